@@ -1,0 +1,111 @@
+"""Every bound of the plane, its unit in its name, and the relations between them.
+
+Nothing in the plane grows without one of these; a bound that a caller can meet is answered
+with the code named beside it, never with a traceback.
+"""
+
+from typing import Final
+
+# -- leases and time ---------------------------------------------------------------------------
+
+LEASE_MS_STANDARD: Final = 30_000
+LEASE_MS_MIN: Final = 1_000
+LEASE_MS_MAX: Final = 3_600_000
+
+ALARM_LATE_MS_MAX: Final = 250
+"""How late after its end a lease may be reclaimed by the alarm; never early."""
+
+ALARM_RECHECK_MS: Final = 400
+"""The longest sleep of an alarm. Another process may have stored an earlier end meanwhile; its
+leases run at least LEASE_MS_MIN, so looking this often sees every end before it is due."""
+
+PROCESS_RECHECK_MS: Final = 400
+"""How often a process looks for others that have died."""
+
+PROCESS_DEAD_MS_MAX: Final = 1_000
+"""Within this time the parked requests of a dead process are withdrawn."""
+
+# -- the queue ---------------------------------------------------------------------------------
+
+ADMITTED_MAX: Final = 8
+WAIT_MS_BASE: Final = 25
+WAIT_MS_MAX: Final = 800
+WAIT_DOUBLINGS_MAX: Final = 5
+"""25 · 2^5 = 800: from here on the curve is flat, and no larger power is ever computed."""
+
+POLLING_GRACE_MS: Final = 250
+"""How long beyond the longest wait they were told polling waiters keep their chance."""
+
+POSITION_EXACT_MAX: Final = 1_000
+PARK_MS_MAX: Final = 300_000
+
+# -- per workspace (too_many) ------------------------------------------------------------------
+
+LEASES_PER_WORKSPACE_MAX: Final = 200_000
+WAITS_PER_WORKSPACE_MAX: Final = 20_000
+PARKED_PER_WORKSPACE_MAX: Final = 10_000
+IDEMPOTENCY_PER_WORKSPACE_MAX: Final = 500_000
+HOLDERS_PER_RESOURCE_MAX: Final = 1_000
+PARKED_PER_PLACE_MAX: Final = 16
+DEADLOCKS_LISTED_PER_WORKSPACE_MAX: Final = 1_000
+"""Listing is information: beyond this the oldest pair is dropped from the list."""
+
+# -- what callers send (invalid_request, body_too_large) ---------------------------------------
+
+RESOURCE_BYTES_MAX: Final = 512
+ACTOR_DID_BYTES_MAX: Final = 256
+INSTANCE_CHARS_MAX: Final = 64
+NOTE_CHARS_MAX: Final = 200
+REASON_CHARS_MAX: Final = 200
+LEASE_ID_CHARS_MAX: Final = 64
+IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
+BODY_BYTES_MAX: Final = 64 * 1024
+JSON_DEPTH_MAX: Final = 16
+REQUEST_COMPLETE_MS_MAX: Final = 20_000
+WORKSPACE_CHARS_MAX: Final = 63
+
+# -- numbers that other software must be able to hold ------------------------------------------
+
+WHOLE_NUMBER_MAX: Final = 2**53 - 1
+
+# -- trust, in half points so that every score is a whole number here --------------------------
+
+TRUST_START_HALVES: Final = 100
+TRUST_MAX_HALVES: Final = 200
+TRUST_RELEASE_HALVES: Final = 1
+TRUST_EXPIRY_HALVES: Final = -10
+
+# -- storage -----------------------------------------------------------------------------------
+
+IDEMPOTENCY_KEPT_MS: Final = 600_000
+BATCH_ASKS_MAX: Final = 64
+"""Asks decided in one transaction. More lengthen the first one's wait for no gain in throughput."""
+
+SETTLE_RESOURCES_MAX: Final = 500
+"""Resources whose due ends one transaction processes before others get their turn."""
+
+BUSY_RETRY_MS: Final = 1.0
+BUSY_GIVE_UP_MS: Final = 5_000
+"""How long a process tries for a busy database before it says authority_unavailable."""
+
+OUTBOX_EVENTS_MAX: Final = 1_000_000
+OUTBOX_TRIM_EVENTS: Final = 1_000
+ROOMS_CACHED_MAX: Final = 50_000
+
+# -- identity and receipts ---------------------------------------------------------------------
+
+API_KEYS_PER_WORKSPACE_MAX: Final = 10_000
+REVOKED_WITHIN_MS: Final = 1_000
+SIGNED_REQUEST_AGE_S_MAX: Final = 60
+RECEIPT_AHEAD_S_MAX: Final = 60
+RECEIPT_BYTES_MAX: Final = 4 * 1024
+
+assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
+assert ALARM_RECHECK_MS < LEASE_MS_MIN
+assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
+assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
+assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX
+assert ADMITTED_MAX <= POSITION_EXACT_MAX <= WAITS_PER_WORKSPACE_MAX
+assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPACE_MAX
+assert 0 <= TRUST_START_HALVES <= TRUST_MAX_HALVES
+assert SIGNED_REQUEST_AGE_S_MAX * 1_000 < IDEMPOTENCY_KEPT_MS
