@@ -97,6 +97,20 @@ ROOMS_CACHED_MAX: Final = 50_000
 API_KEYS_PER_WORKSPACE_MAX: Final = 10_000
 REVOKED_WITHIN_MS: Final = 1_000
 SIGNED_REQUEST_AGE_S_MAX: Final = 60
+NONCE_CHARS_MAX: Final = 128
+NONCE_KEPT_MS: Final = 180_000
+"""Boot-clock time for which a signed request's nonce is remembered. A request may be dated ahead by
+the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set."""
+
+CREDENTIAL_CACHED_MS_MAX: Final = 500
+CREDENTIALS_CACHED_MAX: Final = 10_000
+BEARER_CHARS_MAX: Final = 256
+KEY_LABEL_CHARS_MAX: Final = 100
+AGENTS_PER_WORKSPACE_MAX: Final = 100_000
+WORKSPACES_MAX: Final = 10_000
+DIDS_CACHED_MAX: Final = 16_384
+"""Accepted DIDs that a process remembers, at most 256 bytes each."""
+
 RECEIPT_AHEAD_S_MAX: Final = 60
 RECEIPT_BYTES_MAX: Final = 4 * 1024
 
@@ -109,3 +123,5 @@ assert ADMITTED_MAX <= POSITION_EXACT_MAX <= WAITS_PER_WORKSPACE_MAX
 assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPACE_MAX
 assert 0 <= TRUST_START_HALVES <= TRUST_MAX_HALVES
 assert SIGNED_REQUEST_AGE_S_MAX * 1_000 < IDEMPOTENCY_KEPT_MS
+assert 2 * SIGNED_REQUEST_AGE_S_MAX * 1_000 < NONCE_KEPT_MS
+assert CREDENTIAL_CACHED_MS_MAX < REVOKED_WITHIN_MS
