@@ -92,6 +92,14 @@ OUTBOX_EVENTS_MAX: Final = 1_000_000
 OUTBOX_TRIM_EVENTS: Final = 1_000
 ROOMS_CACHED_MAX: Final = 50_000
 
+DATABASE_STATEMENTS_CACHED: Final = 512
+DATABASE_CACHE_KIB: Final = 32 * 1024
+WAL_CHECKPOINT_PAGES: Final = 4_000
+"""16 MiB of WAL before a commit also copies it into the database, which costs that commit a sync."""
+
+WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What a WAL that grew under a long read is cut back to."""
+
 # -- identity and receipts ---------------------------------------------------------------------
 
 API_KEYS_PER_WORKSPACE_MAX: Final = 10_000
@@ -119,6 +127,8 @@ assert ALARM_RECHECK_MS < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
 assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX
+assert BUSY_RETRY_MS < BUSY_GIVE_UP_MS
+assert WAL_CHECKPOINT_PAGES * 4_096 <= WAL_KEPT_BYTES_MAX
 assert ADMITTED_MAX <= POSITION_EXACT_MAX <= WAITS_PER_WORKSPACE_MAX
 assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPACE_MAX
 assert 0 <= TRUST_START_HALVES <= TRUST_MAX_HALVES
