@@ -125,6 +125,17 @@ DIDS_CACHED_MAX: Final = 16_384
 
 RECEIPT_AHEAD_S_MAX: Final = 60
 RECEIPT_BYTES_MAX: Final = 4 * 1024
+RECEIPT_ISSUER_CHARS_MAX: Final = 256
+RECEIPT_PATH_CHARS_MAX: Final = 128
+JTI_CHARS_MAX: Final = 64
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The longest response body that a verifier looks at; a full list of waits is the longest there is."""
+
+SIGNING_KEY_NOTICED_S_MAX: Final = 5
+"""How long after a rotation another process may still sign with the key it replaced."""
+
+SIGNING_KEYS_MAX: Final = 10_000
+"""Keys a plane ever has. All are published for ever, so a rotation beyond this is refused."""
 
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < LEASE_MS_MIN
