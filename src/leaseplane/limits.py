@@ -92,11 +92,33 @@ OUTBOX_EVENTS_MAX: Final = 1_000_000
 OUTBOX_TRIM_EVENTS: Final = 1_000
 ROOMS_CACHED_MAX: Final = 50_000
 
+DATABASE_STATEMENTS_CACHED: Final = 512
+DATABASE_CACHE_KIB: Final = 32 * 1024
+WAL_CHECKPOINT_PAGES: Final = 4_000
+"""16 MiB of WAL before a commit also copies it into the database, which costs that commit a sync."""
+
+WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What a WAL that grew under a long read is cut back to."""
+
 # -- identity and receipts ---------------------------------------------------------------------
 
 API_KEYS_PER_WORKSPACE_MAX: Final = 10_000
 REVOKED_WITHIN_MS: Final = 1_000
 SIGNED_REQUEST_AGE_S_MAX: Final = 60
+NONCE_CHARS_MAX: Final = 128
+NONCE_KEPT_MS: Final = 180_000
+"""Boot-clock time for which a signed request's nonce is remembered. A request may be dated ahead by
+the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set."""
+
+CREDENTIAL_CACHED_MS_MAX: Final = 500
+CREDENTIALS_CACHED_MAX: Final = 10_000
+BEARER_CHARS_MAX: Final = 256
+KEY_LABEL_CHARS_MAX: Final = 100
+AGENTS_PER_WORKSPACE_MAX: Final = 100_000
+WORKSPACES_MAX: Final = 10_000
+DIDS_CACHED_MAX: Final = 16_384
+"""Accepted DIDs that a process remembers, at most 256 bytes each."""
+
 RECEIPT_AHEAD_S_MAX: Final = 60
 RECEIPT_BYTES_MAX: Final = 4 * 1024
 
@@ -105,7 +127,11 @@ assert ALARM_RECHECK_MS < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
 assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX
+assert BUSY_RETRY_MS < BUSY_GIVE_UP_MS
+assert WAL_CHECKPOINT_PAGES * 4_096 <= WAL_KEPT_BYTES_MAX
 assert ADMITTED_MAX <= POSITION_EXACT_MAX <= WAITS_PER_WORKSPACE_MAX
 assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPACE_MAX
 assert 0 <= TRUST_START_HALVES <= TRUST_MAX_HALVES
 assert SIGNED_REQUEST_AGE_S_MAX * 1_000 < IDEMPOTENCY_KEPT_MS
+assert 2 * SIGNED_REQUEST_AGE_S_MAX * 1_000 < NONCE_KEPT_MS
+assert CREDENTIAL_CACHED_MS_MAX < REVOKED_WITHIN_MS

@@ -1,0 +1,1 @@
+"""Where the plane keeps what it has decided, and the machine room below that."""
