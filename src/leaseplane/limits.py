@@ -15,7 +15,7 @@ LEASE_MS_MAX: Final = 3_600_000
 ALARM_LATE_MS_MAX: Final = 250
 """How late after its end a lease may be reclaimed by the alarm; never early."""
 
-ALARM_RECHECK_MS: Final = 400
+ALARM_RECHECK_MS: Final = 200
 """The longest sleep of an alarm. Another process may have stored an earlier end meanwhile; its
 leases run at least LEASE_MS_MIN, so looking this often sees every end before it is due."""
 
@@ -138,7 +138,7 @@ SIGNING_KEYS_MAX: Final = 10_000
 """Keys a plane ever has. All are published for ever, so a rotation beyond this is refused."""
 
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
-assert ALARM_RECHECK_MS < LEASE_MS_MIN
+assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
 assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX

@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from leaseplane.model import CycleEdge, Deadlock, Holder, Lease, Node, Wait
+from leaseplane.model import Access, CycleEdge, Deadlock, Holder, Lease, Node, Wait
 
 from .room import Room, deadline_boot_ms
 from .state import State
@@ -24,7 +24,7 @@ class _Step(msgspec.Struct, frozen=True):
     came_from: "_Step | None"
 
 
-def blocking_leases(room: Room, holder: Holder, access: str, place: Wait | None) -> list[Lease]:
+def blocking_leases(room: Room, holder: Holder, access: Access, place: Wait | None) -> list[Lease]:
     """The leases that keep this access from being granted, from this place in the queue (None: its end).
 
     The one that began first comes first. A reader blocks on every holder that a writer ahead of it

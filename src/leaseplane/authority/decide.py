@@ -16,6 +16,7 @@ from leaseplane.limits import (
     LEASES_PER_WORKSPACE_MAX,
     PARKED_PER_PLACE_MAX,
     PARKED_PER_WORKSPACE_MAX,
+    POLLING_GRACE_MS,
     SETTLE_RESOURCES_MAX,
     WAITS_PER_WORKSPACE_MAX,
 )
@@ -26,7 +27,6 @@ from leaseplane.model import (
     Ask,
     Break,
     Broken,
-    Deadlock,
     DeadlockView,
     Granted,
     Held,
@@ -130,9 +130,7 @@ def decide(state: State, ask: Ask) -> Reply | Pending:
     expires_boot_ms = state.now.boot_ms + IDEMPOTENCY_KEPT_MS
     result = _reply(state, ask, _outcome(state, ask, scope))
     if isinstance(result, Pending):
-        record = IdempotencyRecord(
-            ask.request.digest, expires_boot_ms, None, result.resource, result.holder
-        )
+        record = IdempotencyRecord(ask.request.digest, expires_boot_ms, None, result.resource, result.holder)
         state.put_idempotency(workspace, scope, record)
     elif not isinstance(result.outcome, TooMany | AccessFixed):
         record = IdempotencyRecord(ask.request.digest, expires_boot_ms, result)
@@ -321,9 +319,7 @@ def break_off(state: State, room: Room, command: Break) -> Broken | NotHeld | St
     """End the named lease, or all leases of the resource, without moving trust."""
     if not room.leases:
         return NotHeld(room.resource)
-    broken = [
-        lease for lease in room.leases.values() if command.lease_id in (None, lease.lease_id)
-    ]
+    broken = [lease for lease in room.leases.values() if command.lease_id in (None, lease.lease_id)]
     if not broken:
         return StaleLease(room.resource)
     for lease in broken:
@@ -350,6 +346,25 @@ def hang_up(state: State, pending: Pending) -> None:
     """The caller of a parked request is gone."""
     room = state.room(pending.workspace, pending.resource)
     waiting.hang_up(state, room, pending.holder, pending.request_id)
+
+
+def dismiss(state: State, pending: Pending) -> None:
+    """The plane is being stopped: a parked request is answered as if its time were over, and keeps its place."""
+    room = state.room(pending.workspace, pending.resource)
+    wait = room.waits.get(pending.holder)
+    if wait is None:
+        return
+    ended = tuple(
+        msgspec.structs.replace(request, until_boot_ms=state.now.boot_ms)
+        if request.request_id == pending.request_id
+        else request
+        for request in wait.parked
+    )
+    if ended != wait.parked:
+        wait = msgspec.structs.replace(wait, parked=ended)
+        state.put_wait(room, wait)
+        waiting.time_out(state, room, wait)
+        waiting.serve(state, room)
 
 
 def bury(state: State, process_id: str) -> None:
@@ -390,7 +405,7 @@ def reboot(state: State, room: Room) -> None:
             msgspec.structs.replace(
                 wait,
                 asked_boot_ms=now.boot_ms,
-                chance_boot_ms=now.boot_ms + waiting.POLLING_GRACE_MS,
+                chance_boot_ms=now.boot_ms + POLLING_GRACE_MS,
                 parked=tuple(
                     msgspec.structs.replace(request, until_boot_ms=now.boot_ms + term_ms)
                     for request in wait.parked
@@ -444,6 +459,3 @@ def _standing_deadlocks(state: State, workspace: str, command: ListWaits) -> lis
                 DeadlockView(pair.asker, pair.resource, pair.holder, pair.waiting_on, pair.at_wall_ms)
             )
     return standing
-
-
-

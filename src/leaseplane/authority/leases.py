@@ -142,9 +142,7 @@ def _end(
     _record(state, lease, kind, jti, reason)
 
 
-def _record(
-    state: State, lease: Lease, kind: str, jti: str | None = None, reason: str | None = None
-) -> None:
+def _record(state: State, lease: Lease, kind: str, jti: str | None = None, reason: str | None = None) -> None:
     state.record(
         Event(
             kind=kind,

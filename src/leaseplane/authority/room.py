@@ -10,7 +10,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from leaseplane.model import Holder, Lease, Wait
+from leaseplane.model import Access, Holder, Lease, Wait
 from leaseplane.resources import SemanticsClass, collides
 from leaseplane.store.contract import StoredRoom
 
@@ -86,7 +86,7 @@ class Room:
                 return lease
         return None
 
-    def leases_colliding(self, holder: Holder, access: str) -> list[Lease]:
+    def leases_colliding(self, holder: Holder, access: Access) -> list[Lease]:
         """The leases of others that exclude this access, the one that began first at the front."""
         return [
             lease

@@ -294,8 +294,10 @@ class State:
         self, workspace: str, scope: IdempotencyScope, record: IdempotencyRecord | None
     ) -> None:
         key = (workspace, scope)
-        known = self.changes.idempotency[key] if key in self.changes.idempotency else (
-            self.rows.idempotency(workspace, scope)
+        known = (
+            self.changes.idempotency[key]
+            if key in self.changes.idempotency
+            else (self.rows.idempotency(workspace, scope))
         )
         self._count(workspace, idempotency=(record is not None) - (known is not None))
         self.changes.idempotency[key] = record

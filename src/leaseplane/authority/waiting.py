@@ -66,7 +66,7 @@ def refusal(state: State, room: Room, wait: Wait, jti: str) -> Held:
     """What a waiter is told: who holds it, the stampede's figures, its own position and back-off."""
     others = [lease for lease in room.leases.values() if lease.holder != wait.waiter]
     first = others[0] if others else None
-    admitted = []
+    admitted: list[str] = []
     for ahead in room.in_order():
         if len(admitted) == ADMITTED_MAX:
             break
@@ -86,7 +86,13 @@ def refusal(state: State, room: Room, wait: Wait, jti: str) -> Held:
 
 
 def ask_again(
-    state: State, room: Room, waiter: Holder, access: Access, note: str | None, jti: str, parked: Parked | None
+    state: State,
+    room: Room,
+    waiter: Holder,
+    access: Access,
+    note: str | None,
+    jti: str,
+    parked: Parked | None,
 ) -> Held:
     """Take a place at the end of the queue, or keep the one there is; returns what the asker is told.
 
@@ -200,7 +206,9 @@ def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
     """The caller of a parked request is gone. With the last request of a place the wait ends; a
     hand-over whose last recipient is gone before any mark is undone and passes on."""
     wait = room.waits.get(holder)
-    gone = next((request for request in wait.parked if request.request_id == request_id), None) if wait else None
+    gone = (
+        next((request for request in wait.parked if request.request_id == request_id), None) if wait else None
+    )
     if wait is not None and gone is not None:
         left = tuple(request for request in wait.parked if request is not gone)
         if left:
@@ -226,9 +234,7 @@ def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
 # -- granting ----------------------------------------------------------------------------------
 
 
-def grant(
-    state: State, room: Room, holder: Holder, access: Access, note: str | None, jti: str
-) -> Lease:
+def grant(state: State, room: Room, holder: Holder, access: Access, note: str | None, jti: str) -> Lease:
     """Grant directly to one who asks now. Requests that it has parked here are answered as renewals."""
     wait = room.waits.get(holder)
     if wait is not None:

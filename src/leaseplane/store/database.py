@@ -320,9 +320,7 @@ def immediately(connection: sqlite3.Connection, *, patience: Patience = PATIENCE
     Raises `DatabaseBusy` when it stays busy for `BUSY_GIVE_UP_MS`, `AuthorityUnavailable` when nothing
     was stored, `OutcomeUnknown` when the commit may or may not stand; and whatever the block raises.
     """
-    started = patience.monotonic()
-    while not try_begin(connection):
-        _wait_a_little(started, patience, None)
+    begin(connection, patience)
     try:
         with storage_faults(connection):
             yield
@@ -330,6 +328,16 @@ def immediately(connection: sqlite3.Connection, *, patience: Patience = PATIENCE
         roll_back(connection)
         raise
     commit(connection)
+
+
+def begin(connection: sqlite3.Connection, patience: Patience = PATIENCE) -> None:
+    """Begin a write transaction, waiting for a busy database; for the rest as `try_begin`.
+
+    Raises `DatabaseBusy` when it stays busy for `BUSY_GIVE_UP_MS`.
+    """
+    started = patience.monotonic()
+    while not try_begin(connection):
+        _wait_a_little(started, patience, None)
 
 
 def try_begin(connection: sqlite3.Connection) -> bool:

@@ -8,13 +8,14 @@ trusted.
 
 import sqlite3
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from leaseplane.limits import OUTBOX_EVENTS_MAX, OUTBOX_TRIM_EVENTS
-from leaseplane.model import Holder, IdempotencyScope, Lease, Node, Parked, Trust, Wait
+from leaseplane.model import AuthorityUnavailable, Holder, IdempotencyScope, Lease, Node, Parked, Trust, Wait
 from leaseplane.store import database
 from leaseplane.store.contract import (
     Changes,
@@ -27,8 +28,6 @@ from leaseplane.store.contract import (
     StoredRoom,
 )
 from leaseplane.store.schema import APPLICATION_ID, MIGRATIONS
-
-DATABASE_NAME = "plane.db"
 
 _pack = msgspec.msgpack.Encoder().encode
 _pack_event = msgspec.json.Encoder().encode
@@ -59,32 +58,53 @@ class SqliteStore:
     `OutcomeUnknown`; `FolderRefused` from the constructor where only a person can help.
     """
 
-    def __init__(self, folder: Path, process_id: str) -> None:
-        self.path = folder / DATABASE_NAME
+    def __init__(self, path: Path, process_id: str) -> None:
+        self.path = path
         self._process_id = process_id
         self._connection = database.open_database(
             self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID
         )
         self._data_version = -1
         self._first_event: int | None = None
+        self._changes_before = 0
 
     def close(self) -> None:
         self._connection.close()
+
+    def reopen(self) -> None:
+        """Open the same path again, after its file was moved away or replaced. Makes no new plane there:
+        raises `AuthorityUnavailable` while there is no file."""
+        if not self.path.exists():
+            raise AuthorityUnavailable(f"{self.path} is gone; put it back, and the plane goes on")
+        self._connection.close()
+        self._connection = database.open_database(
+            self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID
+        )
+        self._data_version = -1
+        self._first_event = None
 
     # -- transactions --------------------------------------------------------------------------
 
     def try_begin(self) -> bool:
         """Begin a transaction at once, or answer False where another process is in one."""
-        return database.try_begin(self._connection)
+        begun = database.try_begin(self._connection)
+        self._changes_before = self._connection.total_changes
+        return begun
 
-    def begin(self) -> None:
-        """Begin a transaction, waiting for others within a bound. Blocks: not for an event loop."""
-        database.patiently_begin(self._connection)
+    @property
+    def has_written(self) -> bool:
+        """Whether the open transaction has changed any row."""
+        return self._connection.total_changes != self._changes_before
+
+    def faults(self) -> AbstractContextManager[None]:
+        """Around reads and writes: what the disk does to us becomes `AuthorityUnavailable`."""
+        return database.storage_faults(self._connection)
 
     def changed_elsewhere(self) -> bool:
         """Whether another process has committed since this was last asked, inside a transaction."""
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
-        changed, self._data_version = version != self._data_version, version
+        changed = bool(version != self._data_version)
+        self._data_version = version
         return changed
 
     def commit(self) -> None:
@@ -104,12 +124,10 @@ class SqliteStore:
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def next_alarm_boot_ms(self) -> int | None:
-        """When the alarm has to look next, as far as is committed or written by this transaction."""
-        with database.storage_faults(self._connection):
-            row = database.patiently_read(
-                self._connection, "SELECT min(alarm_boot_ms) FROM resources", ()
-            )
-        return None if row is None else row[0]
+        """When the alarm has to look next. May be asked outside a transaction, too."""
+        with self.faults():
+            (first,) = self._connection.execute("SELECT min(alarm_boot_ms) FROM resources").fetchone()
+        return None if first is None else int(first)
 
     def places_after(self, place: Place, most: int) -> list[Place]:
         """The resources that are held or waited for, in order of their names."""
@@ -129,12 +147,6 @@ class SqliteStore:
             "DELETE FROM deliveries WHERE process_id = ? RETURNING delivery", (self._process_id,)
         ).fetchall()
         return [_delivery_of(row[0]) for row in rows]
-
-    def has_deliveries(self) -> bool:
-        row = database.patiently_read(
-            self._connection, "SELECT 1 FROM deliveries WHERE process_id = ? LIMIT 1", (self._process_id,)
-        )
-        return row is not None
 
     def drop_deliveries_of(self, process_id: str) -> None:
         """Forget replies for a process that is dead."""
@@ -269,7 +281,10 @@ class SqliteStore:
         if changes.counts:
             many(
                 "INSERT OR REPLACE INTO counts VALUES (?, ?, ?, ?, ?)",
-                [(workspace, *msgspec.structs.astuple(counts)) for workspace, counts in changes.counts.items()],
+                [
+                    (workspace, *msgspec.structs.astuple(counts))
+                    for workspace, counts in changes.counts.items()
+                ],
             )
         if changes.deadlocks:
             key = "workspace = ? AND actor = ? AND instance = ? AND resource = ?"
