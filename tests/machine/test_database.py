@@ -143,9 +143,10 @@ def test_a_script_is_split_at_its_statements_only() -> None:
     ]
 
 
-def test_files_are_private_also_under_umask_0(tmp_path: Path, run: Any) -> None:
+@pytest.mark.parametrize("umask", ["0o000", "0o777"])
+def test_files_are_private_whatever_the_umask(tmp_path: Path, run: Any, umask: str) -> None:
     code = PRELUDE + (
-        "os.umask(0); c = opened(args[0])\n"
+        f"os.umask({umask}); c = opened(args[0])\n"
         "print(sorted((p.name, oct(p.stat().st_mode)) for p in Path(args[0]).parent.iterdir()))"
     )
     kept = [(name, oct(stat.S_IFREG | 0o600)) for name in ("plane.db", "plane.db-shm", "plane.db-wal")]
