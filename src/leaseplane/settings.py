@@ -143,7 +143,7 @@ def _list_of(read_one: Callable[[str], str]) -> Callable[[str], tuple[str, ...]]
 def _folder(text: str) -> Path:
     if "\0" in text:
         raise ValueError("must be the path of a folder")
-    return Path(text).expanduser()
+    return Path(text)
 
 
 def _url(text: str) -> str:
@@ -215,12 +215,12 @@ SETTINGS: Final = (
         "agent",
         "LEASEPLANE_AGENT",
         "name",
-        "1 to 64 letters, digits, `.`, `_`, `-`; begins with a letter or digit",
+        "1 to 64 letters, digits, `.`, `_`, `-`; the first no sign",
         "default",
         "Which of this machine's agents is asking.",
         _matching(
             r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
-            "must be 1 to 64 letters, digits, dots, underscores and hyphens, and begin with a letter or digit",
+            "must be 1 to 64 letters, digits, dots, underscores and hyphens, the first no sign",
         ),
     ),
     Setting(
@@ -259,7 +259,7 @@ SETTINGS: Final = (
         "shared_read",
         "LEASEPLANE_SHARED_READ",
         "list",
-        "schemes, separated by commas",
+        "schemes, separated by commas; a comma alone is none",
         "file,doc,dataset,table,page,api",
         "The schemes whose resources several may read at once; every other one is exclusive.",
         _list_of(_matching(r"[a-z][a-z0-9+.-]*", "must list schemes like file,doc, in lower case")),
@@ -349,10 +349,15 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         if setting.field == "port" and text.startswith("tcp://"):
             # Kubernetes sets this in every pod beside a service named "leaseplane"; nobody meant it.
             text = ""
+        if text.startswith("~/") and setting.field == "data":
+            # No shell has seen what comes from a unit file or a container's environment.
+            text = str(_home(environ) / text.removeprefix("~/"))
         if text:
             values[setting.field] = _read_one(setting, text)
         elif setting.field == "data":
-            values["data"] = _default_data(environ)
+            values["data"] = default_folder(
+                platform=sys.platform, home=_home(environ), xdg_data_home=environ.get("XDG_DATA_HOME")
+            )
         elif setting.default is None:
             values[setting.field] = None
         else:
@@ -369,22 +374,21 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 def _read_one(setting: Setting, text: str) -> object:
     try:
         return setting.read(text)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         shown = "" if setting.kind == "secret" else f"={text[:200]!r}"
         # From None: the cause's traceback would show the reader's arguments.
         raise SettingRefused(f"{setting.variable}{shown}: {error}") from None
 
 
-def _default_data(environ: Mapping[str, str]) -> Path:
-    home = environ.get("HOME", "")
-    if not home:
-        try:
-            home = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:
-            raise SettingRefused(
-                "this user has no home folder; say with LEASEPLANE_DATA where the data folder is to be"
-            ) from None
-    return default_folder(platform=sys.platform, home=Path(home), xdg_data_home=environ.get("XDG_DATA_HOME"))
+def _home(environ: Mapping[str, str]) -> Path:
+    if home := environ.get("HOME"):
+        return Path(home)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise SettingRefused(
+            "this user has no home folder; say with LEASEPLANE_DATA where the data folder is to be"
+        ) from None
 
 
 def render_settings() -> str:
