@@ -100,6 +100,10 @@ WAL_CHECKPOINT_PAGES: Final = 4_000
 WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a WAL that grew under a long read is cut back to."""
 
+WAKES_DRAINED_MAX: Final = 1_000
+SOCKET_PATH_BYTES_MAX: Final = 103
+"""What fits into a socket's address everywhere; only needed where there is no /proc to go round it."""
+
 # -- identity and receipts ---------------------------------------------------------------------
 
 API_KEYS_PER_WORKSPACE_MAX: Final = 10_000

@@ -138,7 +138,8 @@ def open_database(
     connection = _connect(path)
     try:
         with storage_faults(connection):
-            _set_up(connection)
+            # Each of these reads the file, and may meet another process that opens or closes it.
+            patiently(lambda: _set_up(connection), patience)
             patiently(lambda: _check_version(connection, len(migrations), application_id), patience)
             patiently(lambda: _use_wal(connection), patience)
         _migrate(connection, migrations, application_id, patience)
