@@ -114,6 +114,8 @@ NONCE_KEPT_MS: Final = 180_000
 """Boot-clock time for which a signed request's nonce is remembered. A request may be dated ahead by
 the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set."""
 
+NONCES_FORGOTTEN_AT_ONCE_MAX: Final = 8
+REGISTRY_BUSY_GIVE_UP_MS: Final = 250
 CREDENTIAL_CACHED_MS_MAX: Final = 500
 CREDENTIALS_CACHED_MAX: Final = 10_000
 BEARER_CHARS_MAX: Final = 256
@@ -149,4 +151,6 @@ assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPA
 assert 0 <= TRUST_START_HALVES <= TRUST_MAX_HALVES
 assert SIGNED_REQUEST_AGE_S_MAX * 1_000 < IDEMPOTENCY_KEPT_MS
 assert 2 * SIGNED_REQUEST_AGE_S_MAX * 1_000 < NONCE_KEPT_MS
-assert CREDENTIAL_CACHED_MS_MAX < REVOKED_WITHIN_MS
+assert NONCES_FORGOTTEN_AT_ONCE_MAX > 1
+assert BUSY_RETRY_MS < REGISTRY_BUSY_GIVE_UP_MS <= BUSY_GIVE_UP_MS
+assert CREDENTIAL_CACHED_MS_MAX + REGISTRY_BUSY_GIVE_UP_MS < REVOKED_WITHIN_MS
