@@ -20,6 +20,7 @@ from typing import Final, Literal, TypeAlias
 from leaseplane.limits import (
     IDEMPOTENCY_KEY_CHARS_MAX,
     INSTANCE_CHARS_MAX,
+    KEY_LABEL_CHARS_MAX,
     LEASE_ID_CHARS_MAX,
     NOTE_CHARS_MAX,
     REASON_CHARS_MAX,
@@ -257,6 +258,11 @@ def check_note(note: str) -> None:
 def check_reason(reason: str) -> None:
     """Accept an operator's reason: 1 to 200 characters of text without control characters."""
     _check_text("reason", "A reason", reason, 1, REASON_CHARS_MAX)
+
+
+def check_label(label: str) -> None:
+    """Accept what an operator calls an API key: at most 100 characters without control characters."""
+    _check_text("label", "A label", label, 0, KEY_LABEL_CHARS_MAX)
 
 
 def check_lease_id(lease_id: str) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from leaseplane.answers import Rendered, refuse
 from leaseplane.clock import Clock
-from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated
+from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated, authorise
 from leaseplane.limits import BODY_BYTES_MAX, REFUSED_BODY_DRAINED_BYTES_MAX, REFUSED_BODY_DRAINED_MS_MAX
 from leaseplane.model import (
     Acquire,
@@ -234,7 +234,7 @@ class RestSurface:
             method, self._target_uri(scope, found), headers, body, self._clock.now()
         )
         command = operation.read(_members(operation, scope["query_string"], body, found))
-        self._gate.authorise(principal, command)
+        authorise(principal, command)
         facts = RequestFacts(method, operation.path, sha256(body).hexdigest() if body else _EMPTY_DIGEST)
         key = None
         if operation.keyed and b"idempotency-key" in found:
