@@ -103,6 +103,25 @@ WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 WAKES_DRAINED_MAX: Final = 1_000
 SOCKET_PATH_BYTES_MAX: Final = 103
 """What fits into a socket's address everywhere; only needed where there is no /proc to go round it."""
+# -- connections -------------------------------------------------------------------------------
+
+CONNECTIONS_MAX: Final = 16_384
+CONNECTIONS_SHED: Final = 256
+"""When there is room for no more, so many of those that wait for nothing are closed, oldest first."""
+
+FILES_KEPT_FREE: Final = 128
+"""Open files that connections leave to the store, the ledger and the rest."""
+
+KEEP_ALIVE_MS_MAX: Final = 75_000
+CONNECTION_SWEEP_MS: Final = 500
+HEAD_BYTES_MAX: Final = 64 * 1024
+MESSAGE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""A request as it comes over the wire: its body in one-byte chunks takes six times its size."""
+
+PIPELINED_MAX: Final = 16
+REFUSED_BODY_DRAINED_BYTES_MAX: Final = 1024 * 1024
+REFUSED_BODY_DRAINED_MS_MAX: Final = 1_000
+STOP_MS_MAX: Final = 5_000
 
 # -- identity and receipts ---------------------------------------------------------------------
 
@@ -151,6 +170,9 @@ assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPA
 assert 0 <= TRUST_START_HALVES <= TRUST_MAX_HALVES
 assert SIGNED_REQUEST_AGE_S_MAX * 1_000 < IDEMPOTENCY_KEPT_MS
 assert 2 * SIGNED_REQUEST_AGE_S_MAX * 1_000 < NONCE_KEPT_MS
+assert CONNECTION_SWEEP_MS * 4 <= REQUEST_COMPLETE_MS_MAX < KEEP_ALIVE_MS_MAX
+assert HEAD_BYTES_MAX + 6 * BODY_BYTES_MAX < REFUSED_BODY_DRAINED_BYTES_MAX < MESSAGE_BYTES_MAX
+assert CONNECTIONS_SHED < CONNECTIONS_MAX
 assert NONCES_FORGOTTEN_AT_ONCE_MAX > 1
 assert BUSY_RETRY_MS < REGISTRY_BUSY_GIVE_UP_MS <= BUSY_GIVE_UP_MS
 assert CREDENTIAL_CACHED_MS_MAX + REGISTRY_BUSY_GIVE_UP_MS < REVOKED_WITHIN_MS

@@ -1,0 +1,1 @@
+"""REST: the contract's section 3 over HTTP."""

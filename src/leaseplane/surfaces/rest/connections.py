@@ -1,0 +1,287 @@
+"""Connections: HTTP/1.1 as uvicorn speaks it, with the bounds that it lacks.
+
+uvicorn waits for ever for a header or a body that does not come, bounds neither the size of a header
+nor how many requests are sent ahead, answers what is no HTTP in plain text, and tells a request that
+its caller hung up only if no other was sent behind it. Here one sweep, twice a second, closes what has
+been incomplete or idle for too long; a request costs no timer of its own.
+
+Time is counted in sweeps and not read from a clock: a connection is closed up to one sweep after its
+time, and never before it.
+"""
+
+import asyncio
+import logging
+import re
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import httptools
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from leaseplane.answers import Rendered, refuse
+from leaseplane.limits import (
+    CONNECTION_SWEEP_MS,
+    CONNECTIONS_MAX,
+    CONNECTIONS_SHED,
+    HEAD_BYTES_MAX,
+    KEEP_ALIVE_MS_MAX,
+    MESSAGE_BYTES_MAX,
+    PIPELINED_MAX,
+    REQUEST_COMPLETE_MS_MAX,
+)
+
+logger = logging.getLogger("leaseplane.rest")
+
+Sweeps: TypeAlias = int
+"""A point in time, or a length of it, in sweeps."""
+
+_ABSOLUTE_TARGET: Final = re.compile(rb"https?://([^/?#]+)/", re.IGNORECASE)
+
+
+class ConnectionBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a connection may keep the server waiting, and how many there may be."""
+
+    complete_ms: int = REQUEST_COMPLETE_MS_MAX
+    """From a request's first byte to its last, and from a connection's beginning to the first byte."""
+    idle_ms: int = KEEP_ALIVE_MS_MAX
+    """From one answer to the first byte of the next request."""
+    sweep_ms: int = CONNECTION_SWEEP_MS
+    connections: int = CONNECTIONS_MAX
+
+
+class Connections:
+    """All connections of one server, and the sweep over them."""
+
+    def __init__(self, bounds: ConnectionBounds) -> None:
+        self.now: Sweeps = 0
+        self._bounds = bounds
+        # One more than the division says, since a wait may begin just before the next sweep is counted.
+        self._complete_sweeps: Sweeps = -(-bounds.complete_ms // bounds.sweep_ms) + 1
+        self._idle_sweeps: Sweeps = -(-bounds.idle_ms // bounds.sweep_ms) + 1
+        self._open: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def protocol_factory(self) -> "partial[Connection]":
+        """What makes the protocol of a new connection, as uvicorn wants it."""
+        return partial(Connection, self)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to sweep."""
+        self._timer = loop.call_later(self._bounds.sweep_ms / 1000, self._sweep, loop)
+
+    def stop(self) -> None:
+        """Sweep no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def admit(self, connection: "Connection") -> bool:
+        """Take note of a new connection. False where there is no room, not even by closing idle ones."""
+        if len(self._open) >= self._bounds.connections and not self._shed():
+            return False
+        self._open.add(connection)
+        return True
+
+    def forget(self, connection: "Connection") -> None:
+        """A connection is over."""
+        self._open.discard(connection)
+
+    def _shed(self) -> bool:
+        """Close some of those that nobody waits on: first those that never completed a request."""
+        idle = [connection for connection in self._open if connection.idle_since is not None]
+        idle.sort(key=lambda connection: (connection.answers > 0, connection.idle_since))
+        for connection in idle[:CONNECTIONS_SHED]:
+            connection.give_up()
+            self._open.discard(connection)
+        return bool(idle)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.now += 1
+        for connection in list(self._open):
+            if connection.message_since is not None:
+                over = self.now - connection.message_since >= self._complete_sweeps
+            elif connection.idle_since is not None:
+                allowed = self._idle_sweeps if connection.answers else self._complete_sweeps
+                over = self.now - connection.idle_since >= allowed
+            else:
+                over = False
+            if over:
+                connection.give_up()
+        self._timer = loop.call_later(self._bounds.sweep_ms / 1000, self._sweep, loop)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection.
+
+    `message_since` is when the request began of which not everything is here yet, or None.
+    `idle_since` is since when no request is being answered, or None while one is.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._all = connections
+        self.message_since: Sweeps | None = None
+        self.idle_since: Sweeps | None = connections.now
+        self.answers = 0
+        self._running: RequestResponseCycle | None = None
+        self._within_head = False
+        self._message_is_new = False
+        self._head_bytes = 0
+        self._message_bytes = 0
+        self._deaf = False
+
+    # -- the connection's life -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        if not self._all.admit(self):
+            self._refuse(
+                refuse(
+                    "authority_unavailable",
+                    "The server has as many connections as it can keep. No lease was granted: ask again.",
+                    retry_after_s=1,
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.forget(self)
+        running = self._running
+        super().connection_lost(exc)
+        # uvicorn tells the newest request only, which may be one that waits behind the running one.
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        self.pipeline.clear()
+
+    def shutdown(self) -> None:
+        if self.message_since is not None:
+            self.give_up()
+        else:
+            super().shutdown()
+
+    def give_up(self) -> None:
+        """Close the connection at once, without waiting for anything that its caller should do."""
+        self._deaf = True
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._message_is_new = False
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # An offer to speak something else may be ignored (RFC 9110, 7.8), but the parser reads no
+            # further: this request is answered, and its connection closed.
+            self._deaf = True
+            if self.cycle.response_complete:
+                self.transport.close()
+            else:
+                self.cycle.keep_alive = False
+        except httptools.HttpParserError:
+            self._refuse(refuse("invalid_request", "This is not an HTTP/1.1 request that can be read."))
+        else:
+            if self.message_since is not None and not self._message_is_new:
+                self._count(len(data))
+
+    def _count(self, size_bytes: int) -> None:
+        self._message_bytes += size_bytes
+        if self._within_head:
+            self._head_bytes += size_bytes
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(
+                    refuse("invalid_request", f"The request's header is over {HEAD_BYTES_MAX} bytes.")
+                )
+        elif self._message_bytes > MESSAGE_BYTES_MAX:
+            self.give_up()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.message_since = self._all.now
+        self._within_head = self._message_is_new = True
+        self._head_bytes = self._message_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # What comes after the body (trailers) is not part of what the request was judged by.
+        if self._within_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._within_head = False
+        if not self.url.startswith(b"/"):
+            self._check_absolute_target()
+        self.idle_since = None
+        super().on_headers_complete()
+        if self.pipeline:
+            # uvicorn stops reading here, and would not see the caller of the running request hang up.
+            self.flow.resume_reading()
+            if len(self.pipeline) > PIPELINED_MAX:
+                self.give_up()
+
+    def _check_absolute_target(self) -> None:
+        # RFC 9112, 3.2.2: the target's authority counts and Host is ignored. Only Host is looked at
+        # behind this, so the two have to be the same; else this is no request that can be read.
+        absolute = _ABSOLUTE_TARGET.match(self.url)
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if absolute is None or hosts != [absolute[1]]:
+            raise ValueError("the target is neither a path nor this Host's")
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.pipeline and self.flow.read_paused:
+            # Sent ahead of its turn and over its bound: paused, it would hide that the caller hangs up.
+            self.give_up()
+
+    def on_message_complete(self) -> None:
+        self.message_since = None
+        super().on_message_complete()
+
+    # -- what goes out -------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        # As uvicorn's own, but for its timer: the sweep is what ends an idle connection.
+        self.server_state.total_requests += 1
+        self.answers += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._running = None
+            self.idle_since = self._all.now
+
+    def _refuse(self, rendered: Rendered) -> None:
+        """Answer what is no request, and close. Where a request is being answered, only close."""
+        self._deaf = True
+        if self._running is None and not self.pipeline:
+            head = [STATUS_LINE[rendered.status]]
+            for name, value in self.server_state.default_headers:
+                head += (name, b": ", value, b"\r\n")
+            head += (
+                b"content-type: application/json\r\nconnection: close\r\ncontent-length: ",
+                b"%d\r\n" % len(rendered.body_without_receipt),
+            )
+            if rendered.retry_after_s is not None:
+                head.append(b"retry-after: %d\r\n" % rendered.retry_after_s)
+            self.transport.write(b"".join((*head, b"\r\n", rendered.body_without_receipt)))
+        self.transport.close()

@@ -1,0 +1,428 @@
+"""The REST surface: an ASGI application that turns requests into commands and answers into responses.
+
+A request passes the door (Host, Origin), then is looked up by its exact path and method, read within
+its bounds, authenticated, turned into a command, authorised, and asked of the engine. There is no
+middleware: the order is the code of `_operate`.
+"""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from hashlib import sha256
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from leaseplane.answers import Rendered, refuse
+from leaseplane.clock import Clock
+from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated, authorise
+from leaseplane.limits import BODY_BYTES_MAX, REFUSED_BODY_DRAINED_BYTES_MAX, REFUSED_BODY_DRAINED_MS_MAX
+from leaseplane.model import (
+    Acquire,
+    AuthorityUnavailable,
+    Command,
+    OutcomeUnknown,
+    Principal,
+    RequestFacts,
+)
+from leaseplane.operations import OPERATIONS, Operation, RequestRefused
+from leaseplane.resources import NameRefused, check_idempotency_key
+from leaseplane.surfaces.rest.door import Door
+from leaseplane.surfaces.rest.json_object import read_object
+from leaseplane.surfaces.rest.metrics import Metrics
+from leaseplane.surfaces.rest.query import read_query
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+Document: TypeAlias = Callable[[], Mapping[str, object]]
+
+logger = logging.getLogger("leaseplane.rest")
+
+
+class Answered(Protocol):
+    """What the engine answers: a status, a complete JSON body, and a hint for Retry-After."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def retry_after_s(self) -> int | None: ...
+
+
+class Engine(Protocol):
+    """The commit path, as this surface sees it."""
+
+    async def ask(
+        self,
+        principal: Principal,
+        command: Command,
+        request: RequestFacts,
+        idempotency_key: str | None = None,
+    ) -> Answered: ...
+    def ready(self) -> None: ...
+    def stats(self) -> Mapping[str, int | float]: ...
+
+
+class _HungUp(Exception):
+    """The caller is gone: nobody is left to be answered."""
+
+
+class _BodyTooLarge(Exception):
+    """The body is over its bound; the rest of it has not been read."""
+
+
+class _Stopping(Exception):
+    """The server is stopping: a parked request has been withdrawn."""
+
+
+JSON_TYPE: Final = b"application/json"
+SECURITY_HEADERS: Final = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_ONCE: Final = frozenset(
+    (b"host", b"origin", b"idempotency-key", b"content-encoding", b"content-length", b"accept")
+)
+_UNAUTHENTICATED_HEADERS: Final = ((b"www-authenticate", b'Bearer realm="leaseplane"'),)
+_CLOSE: Final = ((b"connection", b"close"),)
+_EMPTY_DIGEST: Final = sha256(b"").hexdigest()
+_encode: Final = msgspec.json.encode
+
+
+class RestSurface:
+    """The REST surface of one plane.
+
+    `engine` decides, `gate` knows who asks, `door` whom the server is called by. `jwks` and
+    `did_document` make the two key documents, `openapi` is the finished OpenAPI document. A path that
+    is not of this surface goes to `elsewhere`, behind the door too; without one it is `not_found`.
+    `scheme` is what callers use to reach the server: `https` behind a proxy that ends TLS.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        gate: Gate,
+        clock: Clock,
+        door: Door,
+        jwks: Document,
+        did_document: Document,
+        openapi: bytes,
+        elsewhere: Application | None = None,
+        scheme: str = "http",
+    ) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._clock = clock
+        self._door = door
+        self._elsewhere = elsewhere
+        self._scheme = scheme
+        self._stopping = False
+        self._parked: set[asyncio.Task[Answered]] = set()
+        self._metrics = Metrics(engine.stats, lambda: len(self._parked))
+        self._operations: dict[tuple[bytes, str], Operation] = {}
+        for operation in OPERATIONS:
+            self._operations[operation.path.encode(), operation.method] = operation
+            if operation.method == "GET":
+                self._operations[operation.path.encode(), "HEAD"] = operation
+        self._documents: dict[bytes, Callable[[Mapping[bytes, bytes]], tuple[int, bytes, bytes]]] = {
+            b"/healthz": lambda _: (200, JSON_TYPE, b'{"ok":true}'),
+            b"/readyz": self._readiness,
+            b"/metrics": self._exposition,
+            b"/openapi.json": lambda _: (200, JSON_TYPE, openapi),
+            b"/.well-known/jwks.json": lambda _: (200, JSON_TYPE, _encode(jwks())),
+            b"/.well-known/did.json": lambda _: (200, JSON_TYPE, _encode(did_document())),
+        }
+        self._allow: dict[bytes, bytes] = {path: b"GET, HEAD, OPTIONS" for path in self._documents}
+        for path in {path for path, _ in self._operations}:
+            methods = sorted(method for at, method in self._operations if at == path)
+            self._allow[path] = ", ".join((*methods, "OPTIONS")).encode()
+
+    def stop(self) -> None:
+        """Answer every parked request, and from now on every one that would be parked, with 503.
+
+        The engine withdraws each of them; one that it has just handed a lease to is answered with it.
+        """
+        self._stopping = True
+        for asking in self._parked:
+            asking.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        assert scope["type"] == "http", "the server offers neither WebSocket nor lifespan"
+        found: dict[bytes, bytes] = {}
+        twice: bytes | None = None
+        for name, value in scope["headers"]:
+            if name in _ONCE:
+                if name in found:
+                    twice = name
+                found[name] = value
+        refusal = self._door.refusal(found.get(b"host"), found.get(b"origin"))
+        if twice is not None:
+            header = twice.decode().title()
+            refusal = refuse("invalid_request", f"The header {header} appears twice.", field=header)
+        if refusal is not None:
+            await _respond(send, refusal.status, refusal.body_without_receipt)
+            return
+        path, method = scope["raw_path"], scope["method"]
+        operation = self._operations.get((path, method))
+        if operation is not None:
+            await self._operate(operation, scope, found, receive, send)
+        elif path not in self._allow:
+            if self._elsewhere is not None:
+                await self._elsewhere(scope, receive, send)
+            else:
+                refusal = refuse(
+                    "not_found", "There is nothing at this path. /openapi.json lists what there is."
+                )
+                await _respond(send, refusal.status, refusal.body_without_receipt)
+        elif method == "OPTIONS":
+            await send(
+                {"type": "http.response.start", "status": 204, "headers": [(b"allow", self._allow[path])]}
+            )
+            await send({"type": "http.response.body"})
+        elif path in self._documents and method in ("GET", "HEAD"):
+            await self._show(path, found, send)
+        else:
+            allow = self._allow[path]
+            refusal = refuse("method_not_allowed", f"This path takes {allow.decode()}.")
+            await _respond(send, refusal.status, refusal.body_without_receipt, ((b"allow", allow),))
+
+    async def _operate(
+        self, operation: Operation, scope: Scope, found: Mapping[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        extra: tuple[tuple[bytes, bytes], ...] = ()
+        drain = False
+        try:
+            answered = await self._answer(operation, scope, found, receive)
+        except _HungUp:
+            return
+        except Exception as failure:
+            rendered = _failure(operation, failure)
+            status, body, retry_after_s = (
+                rendered.status,
+                rendered.body_without_receipt,
+                rendered.retry_after_s,
+            )
+            if isinstance(failure, Unauthenticated):
+                extra = _UNAUTHENTICATED_HEADERS
+            elif isinstance(failure, _BodyTooLarge):
+                extra, drain = _CLOSE, True
+        else:
+            status, body, retry_after_s = answered.status, answered.body, answered.retry_after_s
+        self._metrics.count(operation.name, status, body)
+        if retry_after_s is not None:
+            extra = (*extra, (b"retry-after", b"%d" % retry_after_s))
+        await _respond(send, status, body, extra, drain=receive if drain else None)
+
+    async def _answer(
+        self, operation: Operation, scope: Scope, found: Mapping[bytes, bytes], receive: Receive
+    ) -> Answered:
+        headers: Headers = scope["headers"]
+        method: str = scope["method"]
+        body = await _read_body(headers, found, receive)
+        # Nothing of the body is looked at before it is known who sent it.
+        principal = self._gate.authenticate(
+            method, self._target_uri(scope, found), headers, body, self._clock.now()
+        )
+        command = operation.read(_members(operation, scope["query_string"], body, found))
+        authorise(principal, command)
+        facts = RequestFacts(method, operation.path, sha256(body).hexdigest() if body else _EMPTY_DIGEST)
+        key = None
+        if operation.keyed and b"idempotency-key" in found:
+            key = found[b"idempotency-key"].decode("latin-1")
+            check_idempotency_key(key)
+        if type(command) is Acquire and command.max_wait_ms:
+            return await self._park(self._engine.ask(principal, command, facts, key), receive)
+        return await self._engine.ask(principal, command, facts, key)
+
+    def _target_uri(self, scope: Scope, found: Mapping[bytes, bytes]) -> str:
+        query = scope["query_string"]
+        path = scope["raw_path"].decode("ascii")
+        uri = f"{self._scheme}://{found[b'host'].decode('ascii')}{path}"
+        return f"{uri}?{query.decode('ascii')}" if query else uri
+
+    async def _park(self, ask: Awaitable[Answered], receive: Receive) -> Answered:
+        asking = asyncio.ensure_future(ask)
+        assert isinstance(asking, asyncio.Task)
+        hanging_up = asyncio.create_task(_disconnected(receive))
+        self._parked.add(asking)
+        try:
+            if self._stopping:
+                asking.cancel()
+            await asyncio.wait((asking, hanging_up), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise _HungUp
+            if asking.cancelled():
+                raise _Stopping
+            return asking.result()
+        finally:
+            self._parked.discard(asking)
+            hanging_up.cancel()
+            if not asking.done():
+                # The engine takes back a hand-over that nobody will hear of; only then is this over.
+                asking.cancel()
+                await asyncio.wait((asking,))
+                if not asking.cancelled() and asking.exception() is not None:
+                    logger.warning("a parked request hung up and its withdrawal failed", exc_info=False)
+
+    async def _show(self, path: bytes, found: Mapping[bytes, bytes], send: Send) -> None:
+        try:
+            status, content_type, body = self._documents[path](found)
+        except Exception as failure:
+            rendered = _failure(None, failure)
+            status, content_type, body = rendered.status, JSON_TYPE, rendered.body_without_receipt
+        await _respond(send, status, body, content_type=content_type)
+
+    def _readiness(self, found: Mapping[bytes, bytes]) -> tuple[int, bytes, bytes]:
+        if self._stopping:
+            raise AuthorityUnavailable("the server is stopping")
+        self._engine.ready()
+        return 200, JSON_TYPE, b'{"ok":true}'
+
+    def _exposition(self, found: Mapping[bytes, bytes]) -> tuple[int, bytes, bytes]:
+        content_type, body = self._metrics.exposition(found.get(b"accept", b"").decode("latin-1"))
+        return 200, content_type, body
+
+
+# -- reading a request -------------------------------------------------------------------------
+
+
+async def _read_body(headers: Headers, found: Mapping[bytes, bytes], receive: Receive) -> bytes:
+    length = found.get(b"content-length")
+    if length is None:
+        if not any(name == b"transfer-encoding" for name, _ in headers):
+            return b""
+    elif int(length) > BODY_BYTES_MAX:
+        raise _BodyTooLarge
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise _HungUp
+    body: bytes = message["body"]
+    while message["more_body"] and len(body) <= BODY_BYTES_MAX:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _HungUp
+        body += message["body"]
+    if len(body) > BODY_BYTES_MAX:
+        raise _BodyTooLarge
+    return body
+
+
+def _members(
+    operation: Operation, query: bytes, body: bytes, found: Mapping[bytes, bytes]
+) -> Mapping[str, object]:
+    if body and operation.source != "query" and found.get(b"content-encoding", b"identity") != b"identity":
+        raise RequestRefused("Send the body as it is, without Content-Encoding.", "Content-Encoding")
+    if operation.source == "body":
+        return read_object(body)
+    members = read_query(query)
+    if operation.source == "query or body" and body:
+        for name, value in read_object(body).items():
+            if members.setdefault(name, value) != value:
+                raise RequestRefused("The query and the body say different things.", name[:64])
+    return members
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+# -- writing a response ------------------------------------------------------------------------
+
+
+async def _respond(
+    send: Send,
+    status: int,
+    body: bytes,
+    extra: tuple[tuple[bytes, bytes], ...] = (),
+    *,
+    drain: Receive | None = None,
+    content_type: bytes = JSON_TYPE,
+) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", content_type),
+                (b"content-length", b"%d" % len(body)),
+                *SECURITY_HEADERS,
+                *extra,
+            ],
+        }
+    )
+    if drain is None:
+        await send({"type": "http.response.body", "body": body})
+        return
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    # Closing while the caller still sends makes its system throw the answer away unread (RFC 9112,
+    # 9.6). So some more is read and dropped, within a bound of bytes and of time.
+    try:
+        async with asyncio.timeout(REFUSED_BODY_DRAINED_MS_MAX / 1000):
+            drained = 0
+            while drained <= REFUSED_BODY_DRAINED_BYTES_MAX:
+                message = await drain()
+                if message["type"] == "http.disconnect" or not message["more_body"]:
+                    break
+                drained += len(message["body"])
+    except TimeoutError:
+        pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _failure(operation: Operation | None, failure: Exception) -> Rendered:
+    """What a caller is told of something that is no outcome."""
+    if isinstance(failure, NameRefused | RequestRefused):
+        return refuse("invalid_request", failure.message, field=failure.field)
+    if isinstance(failure, Unauthenticated):
+        return refuse("unauthenticated", str(failure))
+    if isinstance(failure, ActorMismatch):
+        return refuse("actor_mismatch", str(failure))
+    if isinstance(failure, Forbidden):
+        return refuse("forbidden", str(failure))
+    if isinstance(failure, _BodyTooLarge):
+        return refuse("body_too_large", f"The body is over {BODY_BYTES_MAX} bytes. Send a smaller one.")
+    if isinstance(failure, _Stopping):
+        return refuse(
+            "authority_unavailable",
+            "The server is stopping. No lease was granted and the wait is over: ask again.",
+            retry_after_s=1,
+        )
+    if isinstance(failure, AuthorityUnavailable):
+        return refuse(
+            "authority_unavailable",
+            "The lease authority cannot be reached. Nothing was granted and nothing was changed: ask again.",
+            retry_after_s=1,
+        )
+    if isinstance(failure, OutcomeUnknown):
+        return refuse(
+            "outcome_unknown",
+            "The decision may or may not stand. Repeat the request with the same Idempotency-Key to learn "
+            "which; without one, ask for the lease again, which renews it where it was granted.",
+        )
+    # An exception's own text may quote what was sent, keys and all; its type and its place do not.
+    logger.error(
+        "%s failed with %s\n%s",
+        operation.name if operation is not None else "a document",
+        type(failure).__qualname__,
+        "".join(traceback.format_tb(failure.__traceback__)),
+    )
+    if operation is None or operation.read_only:
+        return refuse(
+            "internal_error", "A fault in the plane. Nothing was changed; its operator finds it in the log."
+        )
+    return refuse(
+        "internal_error",
+        "A fault in the plane; its operator finds it in the log. The decision may or may not stand: repeat "
+        "the request with the same Idempotency-Key to learn which.",
+    )
