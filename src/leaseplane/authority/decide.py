@@ -349,7 +349,7 @@ def hang_up(state: State, pending: Pending) -> None:
 
 
 def dismiss(state: State, pending: Pending) -> None:
-    """The plane is being stopped: a parked request is answered as if its time were over, and keeps its place."""
+    """The plane is being stopped: a parked request is answered as if its time were over; its place is kept."""
     room = state.room(pending.workspace, pending.resource)
     wait = room.waits.get(pending.holder)
     if wait is None:
