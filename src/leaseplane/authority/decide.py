@@ -223,7 +223,8 @@ def acquire(
         if mine is not None and not _goes_further(mine, command.access):
             return _renewed(state, room, mine, command)
     place = room.waits.get(asker)
-    access: Access = command.access or "write"
+    # Asking again without an access keeps the mode, of a place in the queue as of a lease.
+    access: Access = command.access or (place.access if place is not None else "write")
     if place is not None and place.parked:
         access = waiting.strongest(access, place.access)
     blocking = blocking_leases(room, asker, access, place)
