@@ -347,10 +347,11 @@ def hang_up(state: State, pending: Pending) -> None:
     """The caller of a parked request is gone."""
     room = state.room(pending.workspace, pending.resource)
     waiting.hang_up(state, room, pending.holder, pending.request_id)
+    waiting.serve(state, room)
 
 
 def dismiss(state: State, pending: Pending) -> None:
-    """The plane is being stopped: a parked request is answered as if its time were over; its place is kept."""
+    """The plane is being stopped: a parked request is answered as at its time-out, and its place is kept."""
     room = state.room(pending.workspace, pending.resource)
     wait = room.waits.get(pending.holder)
     if wait is None:
@@ -369,23 +370,28 @@ def dismiss(state: State, pending: Pending) -> None:
 
 
 def bury(state: State, process_id: str) -> None:
-    """This process is proven dead: everything that it kept open is withdrawn or undone."""
-    for workspace, resource in state.rows.places_of_process(process_id):
-        room = state.room(workspace, resource)
-        gone = [
+    """This process is proven dead: everything that it kept open is withdrawn or undone.
+
+    All of it first, and only then is anything handed on: not to another request of the dead.
+    """
+    rooms = [state.room(*place) for place in state.rows.places_of_process(process_id)]
+    for room in rooms:
+        parked = [
             (wait.waiter, request.request_id)
             for wait in room.waits.values()
             for request in wait.parked
             if request.process_id == process_id
         ]
-        gone += [
+        handed = [
             (lease.holder, request_id)
             for lease in room.leases.values()
             for request_id in lease.handed
             if request_id.startswith(process_id)
         ]
-        for holder, request_id in gone:
+        for holder, request_id in parked + handed:
             waiting.hang_up(state, room, holder, request_id)
+    for room in rooms:
+        waiting.serve(state, room)
 
 
 def reboot(state: State, room: Room) -> None:
