@@ -416,4 +416,22 @@ BODY_OF: Final[dict[type, type[msgspec.Struct]]] = {
 }
 """Which body each outcome is written as; the reference is derived from it."""
 
-assert BODY_OF.keys() == _RENDER.keys()
+CODE_OF: Final[dict[type, ErrorCode | None]] = {
+    Granted: None,
+    Held: "lease_held",
+    Deadlock: "deadlock",
+    StaleLease: "stale_lease",
+    NotHolder: "not_holder",
+    NotHeld: "not_held",
+    Released: None,
+    Listed: None,
+    Withdrawn: None,
+    TrustShown: None,
+    Broken: None,
+    TooMany: "too_many",
+    IdempotencyMismatch: "invalid_request",
+    AccessFixed: "invalid_request",
+}
+"""Which error each outcome is, or None for what was asked."""
+
+assert BODY_OF.keys() == CODE_OF.keys() == _RENDER.keys()

@@ -8,16 +8,16 @@ middleware: the order is the code of `_operate`.
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from leaseplane.answers import Rendered, refuse
 from leaseplane.clock import Clock
 from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated, authorise
-from leaseplane.limits import BODY_BYTES_MAX, REFUSED_BODY_DRAINED_BYTES_MAX, REFUSED_BODY_DRAINED_MS_MAX
+from leaseplane.limits import BODY_BYTES_MAX
 from leaseplane.model import (
     Acquire,
     AuthorityUnavailable,
@@ -28,17 +28,13 @@ from leaseplane.model import (
 )
 from leaseplane.operations import OPERATIONS, Operation, RequestRefused
 from leaseplane.resources import NameRefused, check_idempotency_key
+from leaseplane.surfaces.rest.asgi import Application, Headers, Message, Receive, Scope, Send
 from leaseplane.surfaces.rest.door import Door
 from leaseplane.surfaces.rest.json_object import read_object
 from leaseplane.surfaces.rest.metrics import Metrics
 from leaseplane.surfaces.rest.query import read_query
+from leaseplane.surfaces.rest.responses import JSON_TYPE, NO_HEADERS, respond, respond_and_drain
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers: TypeAlias = list[tuple[bytes, bytes]]
 Document: TypeAlias = Callable[[], Mapping[str, object]]
 
 logger = logging.getLogger("leaseplane.rest")
@@ -81,18 +77,13 @@ class _Stopping(Exception):
     """The server is stopping: a parked request has been withdrawn."""
 
 
-JSON_TYPE: Final = b"application/json"
-SECURITY_HEADERS: Final = (
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-_ONCE: Final = frozenset(
+_READ: Final = frozenset(
     (b"host", b"origin", b"idempotency-key", b"content-encoding", b"content-length", b"accept")
 )
+_MANY: Final = frozenset((b"accept", b"content-encoding"))
+"""Of those that are read, the ones that may come on several lines (RFC 9110, 5.3)."""
+
 _UNAUTHENTICATED_HEADERS: Final = ((b"www-authenticate", b'Bearer realm="leaseplane"'),)
-_CLOSE: Final = ((b"connection", b"close"),)
 _EMPTY_DIGEST: Final = sha256(b"").hexdigest()
 _encode: Final = msgspec.json.encode
 
@@ -161,16 +152,19 @@ class RestSurface:
         found: dict[bytes, bytes] = {}
         twice: bytes | None = None
         for name, value in scope["headers"]:
-            if name in _ONCE:
-                if name in found:
+            if name in _READ:
+                if name not in found:
+                    found[name] = value
+                elif name in _MANY:
+                    found[name] = b"%b, %b" % (found[name], value)
+                else:
                     twice = name
-                found[name] = value
         refusal = self._door.refusal(found.get(b"host"), found.get(b"origin"))
         if twice is not None:
             header = twice.decode().title()
             refusal = refuse("invalid_request", f"The header {header} appears twice.", field=header)
         if refusal is not None:
-            await _respond(send, refusal.status, refusal.body_without_receipt)
+            await respond(scope, send, refusal.status, refusal.body_without_receipt)
             return
         path, method = scope["raw_path"], scope["method"]
         operation = self._operations.get((path, method))
@@ -178,29 +172,30 @@ class RestSurface:
             await self._operate(operation, scope, found, receive, send)
         elif path not in self._allow:
             if self._elsewhere is not None:
-                await self._elsewhere(scope, receive, send)
+                await _pass_on(self._elsewhere, scope, receive, send)
             else:
                 refusal = refuse(
                     "not_found", "There is nothing at this path. /openapi.json lists what there is."
                 )
-                await _respond(send, refusal.status, refusal.body_without_receipt)
+                await respond(scope, send, refusal.status, refusal.body_without_receipt)
         elif method == "OPTIONS":
             await send(
                 {"type": "http.response.start", "status": 204, "headers": [(b"allow", self._allow[path])]}
             )
             await send({"type": "http.response.body"})
         elif path in self._documents and method in ("GET", "HEAD"):
-            await self._show(path, found, send)
+            await self._show(path, found, scope, send)
         else:
             allow = self._allow[path]
             refusal = refuse("method_not_allowed", f"This path takes {allow.decode()}.")
-            await _respond(send, refusal.status, refusal.body_without_receipt, ((b"allow", allow),))
+            await respond(
+                scope, send, refusal.status, refusal.body_without_receipt, extra=((b"allow", allow),)
+            )
 
     async def _operate(
         self, operation: Operation, scope: Scope, found: Mapping[bytes, bytes], receive: Receive, send: Send
     ) -> None:
-        extra: tuple[tuple[bytes, bytes], ...] = ()
-        drain = False
+        extra: Headers = NO_HEADERS
         try:
             answered = await self._answer(operation, scope, found, receive)
         except _HungUp:
@@ -212,16 +207,18 @@ class RestSurface:
                 rendered.body_without_receipt,
                 rendered.retry_after_s,
             )
+            if isinstance(failure, _BodyTooLarge):
+                self._metrics.count(operation.name, status, body)
+                await respond_and_drain(send, receive, rendered)
+                return
             if isinstance(failure, Unauthenticated):
                 extra = _UNAUTHENTICATED_HEADERS
-            elif isinstance(failure, _BodyTooLarge):
-                extra, drain = _CLOSE, True
         else:
             status, body, retry_after_s = answered.status, answered.body, answered.retry_after_s
         self._metrics.count(operation.name, status, body)
         if retry_after_s is not None:
             extra = (*extra, (b"retry-after", b"%d" % retry_after_s))
-        await _respond(send, status, body, extra, drain=receive if drain else None)
+        await respond(scope, send, status, body, extra=extra)
 
     async def _answer(
         self, operation: Operation, scope: Scope, found: Mapping[bytes, bytes], receive: Receive
@@ -274,13 +271,13 @@ class RestSurface:
                 if not asking.cancelled() and asking.exception() is not None:
                     logger.warning("a parked request hung up and its withdrawal failed", exc_info=False)
 
-    async def _show(self, path: bytes, found: Mapping[bytes, bytes], send: Send) -> None:
+    async def _show(self, path: bytes, found: Mapping[bytes, bytes], scope: Scope, send: Send) -> None:
         try:
             status, content_type, body = self._documents[path](found)
         except Exception as failure:
             rendered = _failure(None, failure)
             status, content_type, body = rendered.status, JSON_TYPE, rendered.body_without_receipt
-        await _respond(send, status, body, content_type=content_type)
+        await respond(scope, send, status, body, content_type=content_type)
 
     def _readiness(self, found: Mapping[bytes, bytes]) -> tuple[int, bytes, bytes]:
         if self._stopping:
@@ -337,47 +334,24 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-# -- writing a response ------------------------------------------------------------------------
+async def _pass_on(application: Application, scope: Scope, receive: Receive, send: Send) -> None:
+    started = False
 
+    async def send_and_note(message: Message) -> None:
+        nonlocal started
+        started = True
+        await send(message)
 
-async def _respond(
-    send: Send,
-    status: int,
-    body: bytes,
-    extra: tuple[tuple[bytes, bytes], ...] = (),
-    *,
-    drain: Receive | None = None,
-    content_type: bytes = JSON_TYPE,
-) -> None:
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", content_type),
-                (b"content-length", b"%d" % len(body)),
-                *SECURITY_HEADERS,
-                *extra,
-            ],
-        }
-    )
-    if drain is None:
-        await send({"type": "http.response.body", "body": body})
-        return
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-    # Closing while the caller still sends makes its system throw the answer away unread (RFC 9112,
-    # 9.6). So some more is read and dropped, within a bound of bytes and of time.
     try:
-        async with asyncio.timeout(REFUSED_BODY_DRAINED_MS_MAX / 1000):
-            drained = 0
-            while drained <= REFUSED_BODY_DRAINED_BYTES_MAX:
-                message = await drain()
-                if message["type"] == "http.disconnect" or not message["more_body"]:
-                    break
-                drained += len(message["body"])
-    except TimeoutError:
-        pass
-    await send({"type": "http.response.body", "body": b""})
+        await application(scope, receive, send_and_note)
+    except Exception as failure:
+        rendered = _failure(None, failure)
+        # What has begun cannot be answered anew: the server closes a connection left in the middle.
+        if not started:
+            await respond(scope, send, rendered.status, rendered.body_without_receipt)
+
+
+# -- what is no outcome -------------------------------------------------------------------------
 
 
 def _failure(operation: Operation | None, failure: Exception) -> Rendered:
