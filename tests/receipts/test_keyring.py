@@ -210,7 +210,7 @@ class Crash(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("step", range(12))
+@pytest.mark.parametrize("step", range(16))
 def test_a_crash_at_any_step_of_a_rotation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

@@ -77,7 +77,7 @@ def test_the_longest_receipt_fits() -> None:
     signer = Signer(private_key, "https:" + "i" * (limits.RECEIPT_ISSUER_CHARS_MAX - 6))
     longest = statement_in(GOOD_BY_NAME["the longest names"]["payload"])
     escaped = msgspec.structs.replace(
-        longest, op="coordination.lease", workspace="🦆" * limits.WORKSPACE_CHARS_MAX, **{"iat": 2**53 - 1}
+        longest, workspace="🦆" * limits.WORKSPACE_CHARS_MAX, iat=limits.WHOLE_NUMBER_MAX
     )
     assert LONGEST["lease"]["fence"] == limits.WHOLE_NUMBER_MAX
     assert len(signer.sign(escaped)) <= limits.RECEIPT_BYTES_MAX

@@ -77,7 +77,6 @@ def test_there_is_a_good_one_for_each_statement_and_each_auth() -> None:
 
 
 def test_there_is_a_bad_one_for_each_check() -> None:
-    # `valid` is not a check, and the longest body is tested where it need not lie in a file.
     assert {vector["expect"]["code"] for vector in BAD} == set(verify.CODES) - {"valid"}
 
 

@@ -1,6 +1,10 @@
 """Whatever is done to a receipt, there is a verdict: false, with a reason, and nothing raises."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +72,10 @@ def test_nothing_can_be_put_into_a_receipt(position: int, text: str) -> None:
 @example("..")
 @example(" {}")
 def test_anything_has_a_verdict(anything: str | bytes) -> None:
+    has_a_verdict(anything)
+
+
+def has_a_verdict(anything: str | bytes) -> None:
     assert code_of(anything) != "valid"
     assert code_of(RECEIPT, request_body=anything) != "valid"
     assert code_of(RECEIPT, body=anything) != "valid"
@@ -75,7 +83,7 @@ def test_anything_has_a_verdict(anything: str | bytes) -> None:
 
 @pytest.mark.parametrize("unit", ["e", ".", "{", "[", '"', "\\", '{"a":', "{}", "é", "\ud800"])
 def test_anything_long_has_a_verdict(unit: str) -> None:
-    test_anything_has_a_verdict.hypothesis.inner_test(unit * 1_000_000)
+    has_a_verdict(unit * 1_000_000)
 
 
 JSON = st.recursive(
@@ -170,6 +178,21 @@ def test_the_public_door() -> None:
     assert {"verify_receipt", "Verdict"} <= set(dir(leaseplane))
     with pytest.raises(AttributeError, match="nothing_such"):
         leaseplane.nothing_such  # noqa: B018
+
+
+def test_the_door_alone_loads_nothing() -> None:
+    program = (
+        "import sys, leaseplane; assert leaseplane.__version__; print(*sys.modules)\n"
+        "leaseplane.verify_receipt; assert 'cryptography' in sys.modules"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(Path(leaseplane.__file__).parents[1])},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert not {"cryptography", "msgspec", "rfc8785", "json"} & set(loaded)
 
 
 # -- vectors of Project Wycheproof -------------------------------------------------------------
