@@ -198,6 +198,25 @@ def test_a_kept_key_is_for_its_owner_alone_and_whole(tmp_path: Path) -> None:
     assert [found.name for found in tmp_path.iterdir()] == ["api-key"]
 
 
+@pytest.mark.parametrize("umask", [0, 0o777])
+def test_no_umask_opens_or_closes_a_kept_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    fchmod = os.fchmod
+
+    def while_nobody_could_read_it(descriptor: int, mode: int) -> None:
+        assert stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077 == 0
+        fchmod(descriptor, mode)
+
+    monkeypatch.setattr(api_keys.os, "fchmod", while_nobody_could_read_it)
+    old = os.umask(umask)
+    try:
+        keep_api_key(tmp_path / "api-key", Secret(a_key()), os.urandom)
+    finally:
+        os.umask(old)
+    assert mode_of(tmp_path / "api-key") == 0o600
+
+
 def test_a_key_that_cannot_be_kept_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
