@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseplane.identity import api_keys
@@ -33,6 +33,7 @@ def a_key() -> str:
     return mint_api_key(os.urandom)[1].reveal()
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32))
 def test_a_key_is_recognised_and_holds_its_id(randomness: bytes) -> None:
     rest = [randomness[:8], randomness[8:]]
@@ -60,6 +61,7 @@ def test_keys_differ_in_every_bit_of_their_randomness() -> None:
     assert len(seen) == 8 * 24
 
 
+@settings(deadline=None)
 @given(st.integers(0, 55), st.characters(min_codepoint=0x20, max_codepoint=0x7E))
 def test_one_wrong_character_is_noticed_without_a_look_up(position: int, character: str) -> None:
     key = a_key()
