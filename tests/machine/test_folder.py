@@ -53,6 +53,12 @@ def test_it_is_made_private_with_its_parents(tmp_path: Path, run: Any) -> None:
     assert [mode(path) for path in (made.path, made.keys, made.processes)] == [0o700] * 3
 
 
+def test_the_owner_can_use_it_whatever_the_umask(tmp_path: Path, run: Any) -> None:
+    run(PRELUDE + "os.umask(0o777); DataFolder.open(Path(args[0]))", tmp_path / "data")
+    made = DataFolder(tmp_path / "data")
+    assert [mode(path) for path in (made.path, made.keys, made.processes)] == [0o700] * 3
+
+
 @pytest.mark.parametrize("bits", [0o770, 0o702, 0o1777])
 def test_a_folder_that_others_can_write_is_refused_with_the_way_to_mend_it(tmp_path: Path, bits: int) -> None:
     path = tmp_path / "data"

@@ -261,18 +261,33 @@ def test_a_burier_that_comes_second_removes_nothing(
 # -- appearing ---------------------------------------------------------------------------------
 
 
-def test_a_lock_is_never_seen_before_it_is_held(me: Presence, folder: Path, start: Any) -> None:
-    # Four hundred appear and stay while this one looks as fast as it can.
+def test_a_lock_is_not_seen_before_it_is_held(
+    me: Presence, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def flock_looked_at(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX:
+            assert me.others() == set()
+            flock(descriptor, operation)
+            assert me.others() == set()
+        else:
+            flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_looked_at)
+    with_you = Presence.open(folder, YOU)
+    assert me.others() == {YOU}
+    with_you.close()
+
+
+def test_four_hundred_that_appear_are_never_taken_for_dead(me: Presence, folder: Path, start: Any) -> None:
     code = PRELUDE + (
         "kept = [Presence.open(Path(args[0]), f'{int(args[1]) + n:016x}') for n in range(200)]\n"
         "there(); sys.stdin.readline()"
     )
     processes = [start(code, folder, 1_000 * (number + 1)) for number in range(2)]
-    looks = 0
     while len(found := me.others()) < 400:
         assert me.dead(found) == set()
-        looks += 1
-    assert looks > 0
     for process in processes:
         assert process.stdout.readline() == "there\n"
 
