@@ -20,7 +20,7 @@ import msgspec
 from leaseplane import answers
 from leaseplane.authority import decide
 from leaseplane.authority.state import State
-from leaseplane.engine import Decided, Plane
+from leaseplane.engine import Decided, Plane, Work
 from leaseplane.limits import (
     ALARM_RECHECK_MS,
     BATCH_ASKS_MAX,
@@ -166,12 +166,16 @@ class Engine:
             "waiting_for_a_transaction_now": len(self._items),
         }
 
+    async def do(self, work: Work) -> Any:
+        """Do one work in the next transaction; its result, once the commit stands. Raises what it raises."""
+        done = _Done(work, self._loop.create_future())
+        self.put(done)
+        return await done.future
+
     async def run_alarm(self) -> None:
         """Let what is due happen now, with all that follows from it. The timer does so by itself; this is
         for a caller whose clock is not the machine's."""
-        alarm = _Alarm(self._loop.create_future())
-        self.put(alarm)
-        await alarm.rung
+        await self.do(lambda state: None)
         if self._items or self._path is not None:
             await self.run_alarm()
 
@@ -551,24 +555,25 @@ class _Dismiss(_Item):
         self._call.failed(error)
 
 
-class _Alarm(_Item):
-    """Nothing but what is due."""
+class _Done(_Item):
+    """A work whose caller awaits its result."""
 
-    __slots__ = ("rung",)
+    __slots__ = ("_work", "future")
 
-    def __init__(self, rung: "asyncio.Future[None]") -> None:
-        self.rung = rung
+    def __init__(self, work: Work, future: "asyncio.Future[Any]") -> None:
+        self._work = work
+        self.future = future
 
     def work(self, state: State) -> Any:
-        return None
+        return self._work(state)
 
     def stands(self, result: Any) -> None:
-        if not self.rung.done():
-            self.rung.set_result(None)
+        if not self.future.done():
+            self.future.set_result(result)
 
     def failed(self, error: Exception) -> None:
-        if not self.rung.done():
-            self.rung.set_exception(error)
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class _TakeDeliveries(_Item):
