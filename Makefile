@@ -33,7 +33,7 @@ test: $(TEST_STAMP)  ## check everything: style, types, layers, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest
 
 bench: $(TEST_STAMP)  ## measure this machine
