@@ -108,7 +108,7 @@ class Engine:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._counted = dict.fromkeys(
-            ("transactions", "works", "busy_retries", "handed_over", "undone_or_late", "failures"), 0
+            ("asked", "transactions", "works", "busy_retries", "handed_over", "undone_or_late", "failures"), 0
         )
 
     # -- what callers see ----------------------------------------------------------------------
@@ -140,6 +140,7 @@ class Engine:
         )
         call = _Call(self, ask, self._loop.create_future())
         self._open_calls += 1
+        self._counted["asked"] += 1
         self.put(call)
         try:
             return await call.future
@@ -164,6 +165,15 @@ class Engine:
             "open_now": self._open_calls,
             "waiting_for_a_transaction_now": len(self._items),
         }
+
+    async def run_alarm(self) -> None:
+        """Let what is due happen now, with all that follows from it. The timer does so by itself; this is
+        for a caller whose clock is not the machine's."""
+        alarm = _Alarm(self._loop.create_future())
+        self.put(alarm)
+        await alarm.rung
+        if self._items or self._path is not None:
+            await self.run_alarm()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -539,6 +549,26 @@ class _Dismiss(_Item):
 
     def failed(self, error: Exception) -> None:
         self._call.failed(error)
+
+
+class _Alarm(_Item):
+    """Nothing but what is due."""
+
+    __slots__ = ("rung",)
+
+    def __init__(self, rung: "asyncio.Future[None]") -> None:
+        self.rung = rung
+
+    def work(self, state: State) -> Any:
+        return None
+
+    def stands(self, result: Any) -> None:
+        if not self.rung.done():
+            self.rung.set_result(None)
+
+    def failed(self, error: Exception) -> None:
+        if not self.rung.done():
+            self.rung.set_exception(error)
 
 
 class _TakeDeliveries(_Item):
