@@ -15,7 +15,7 @@ LEASE_MS_MAX: Final = 3_600_000
 ALARM_LATE_MS_MAX: Final = 250
 """How late after its end a lease may be reclaimed by the alarm; never early."""
 
-ALARM_RECHECK_MS: Final = 400
+ALARM_RECHECK_MS: Final = 200
 """The longest sleep of an alarm. Another process may have stored an earlier end meanwhile; its
 leases run at least LEASE_MS_MIN, so looking this often sees every end before it is due."""
 
@@ -100,6 +100,9 @@ WAL_CHECKPOINT_PAGES: Final = 4_000
 WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a WAL that grew under a long read is cut back to."""
 
+WAKES_DRAINED_MAX: Final = 1_000
+SOCKET_PATH_BYTES_MAX: Final = 103
+"""What fits into a socket's address everywhere; only needed where there is no /proc to go round it."""
 # -- connections -------------------------------------------------------------------------------
 
 CONNECTIONS_MAX: Final = 16_384
@@ -143,9 +146,20 @@ DIDS_CACHED_MAX: Final = 16_384
 
 RECEIPT_AHEAD_S_MAX: Final = 60
 RECEIPT_BYTES_MAX: Final = 4 * 1024
+RECEIPT_ISSUER_CHARS_MAX: Final = 256
+RECEIPT_PATH_CHARS_MAX: Final = 128
+JTI_CHARS_MAX: Final = 64
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The longest response body that a verifier looks at; a full list of waits is the longest there is."""
+
+SIGNING_KEY_NOTICED_S_MAX: Final = 5
+"""How long after a rotation another process may still sign with the key it replaced."""
+
+SIGNING_KEYS_MAX: Final = 10_000
+"""Keys a plane ever has. All are published for ever, so a rotation beyond this is refused."""
 
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
-assert ALARM_RECHECK_MS < LEASE_MS_MIN
+assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
 assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX

@@ -72,8 +72,9 @@ class Lease(msgspec.Struct, frozen=True):
     ends_boot_ms: int
     ends_wall_ms: int
     note: str | None = None
-    handed: bool = False
-    """A hand-over to a parked request whose answer has not been marked as leaving yet."""
+    handed: tuple[str, ...] = ()
+    """The parked requests that this lease was handed to, as long as no answer is marked as leaving.
+    Empty: it reached its holder, or was never handed over."""
     upgraded_from: "Lease | None" = None
     """The read lease that an unmarked upgrade replaced, given back if the hand-over is undone."""
 
@@ -86,8 +87,9 @@ class Parked(msgspec.Struct, frozen=True):
     """The process that keeps the connection; proven dead by a lock that the kernel frees."""
     until_boot_ms: int
     jti: str
-    """The id of the receipt that its answer will carry."""
+    """The id of the receipt that its answer will carry. Repeats under one Idempotency-Key share it."""
     idempotency: "IdempotencyScope | None" = None
+    body_digest: str = ""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -199,6 +201,8 @@ class Ask(msgspec.Struct, frozen=True):
     command: Command
     jti: str
     """Fresh and random: the id of the receipt, of the ledger event, and the source of all jitter."""
+    request_id: str
+    """Fresh: names this request while it is parked. Its receipt's id may be shared by a repeat."""
     process_id: str
     request: RequestFacts
     idempotency_key: str | None = None
@@ -381,6 +385,9 @@ class Pending(msgspec.Struct, frozen=True):
     """The request is parked: its reply comes when its place does."""
 
     request_id: str
+    workspace: str
+    resource: str
+    holder: Holder
     until_boot_ms: int
 
 

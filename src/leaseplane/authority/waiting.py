@@ -1,0 +1,318 @@
+"""The queue: what a refusal tells, who keeps a place, and how a freed resource is handed over.
+
+A freed resource is free and whoever asks first gets it, except that requests which are kept open
+(parked) are served in the very step that makes the resource grantable. Pollers who stand ahead of
+a parked request keep their chance for as long as they were told to stay away and a little longer;
+then, or as soon as anyone else asks, the parked one is served.
+"""
+
+import zlib
+
+import msgspec
+
+from leaseplane.limits import (
+    ADMITTED_MAX,
+    HOLDERS_PER_RESOURCE_MAX,
+    POLLING_GRACE_MS,
+    WAIT_DOUBLINGS_MAX,
+    WAIT_MS_BASE,
+)
+from leaseplane.model import (
+    Access,
+    Deadlock,
+    Granted,
+    Held,
+    Holder,
+    Lease,
+    Outcome,
+    Parked,
+    Reply,
+    Stampede,
+    Wait,
+)
+from leaseplane.resources import collides
+from leaseplane.store.contract import DeadlockPair, Event
+
+from . import leases
+from .deadlock import wait_closed_by
+from .room import Room
+from .state import State
+
+
+def wait_ms(live_waiters: int) -> int:
+    """min(800, 25 · 2^n), computed without ever raising two to a large power."""
+    return WAIT_MS_BASE << min(live_waiters, WAIT_DOUBLINGS_MAX)
+
+
+def retry_after_ms(position: int, jti: str) -> int:
+    """The same curve over the asker's own position, spread by a quarter either way.
+
+    By the whole queue's length, who has just let go would tend to win again and old waiters would
+    starve. The spread is drawn from the receipt's random id, so that the rules stay free of chance.
+    """
+    base_ms = wait_ms(position)
+    return base_ms * 3 // 4 + zlib.crc32(jti.encode()) % (base_ms // 2 + 1)
+
+
+def strongest(first: Access, second: Access) -> Access:
+    """The access that serves both asks: a writer may read, a reader may not write."""
+    return second if first == "read" else first
+
+
+# -- places ------------------------------------------------------------------------------------
+
+
+def refusal(state: State, room: Room, wait: Wait, jti: str) -> Held:
+    """What a waiter is told: who holds it, the stampede's figures, its own position and back-off."""
+    others = [lease for lease in room.leases.values() if lease.holder != wait.waiter]
+    first = others[0] if others else None
+    admitted: list[str] = []
+    for ahead in room.in_order():
+        if len(admitted) == ADMITTED_MAX:
+            break
+        admitted.append(ahead.waiter.actor)
+    position = room.position(wait)
+    return Held(
+        resource=room.resource,
+        holder=first.holder if first else None,
+        note=first.note if first else None,
+        expires_wall_ms=first.ends_wall_ms if first else None,
+        held_since_wall_ms=first.granted_wall_ms if first else None,
+        holders=tuple(room.leases) if len(room.leases) > 1 else (),
+        stampede=Stampede(tuple(admitted), wait_ms(len(room.waits))),
+        position=position,
+        retry_after_ms=retry_after_ms(position, jti),
+    )
+
+
+def ask_again(
+    state: State,
+    room: Room,
+    waiter: Holder,
+    access: Access,
+    note: str | None,
+    jti: str,
+    parked: Parked | None,
+) -> Held:
+    """Take a place at the end of the queue, or keep the one there is; returns what the asker is told.
+
+    Where the request is parked, it is kept open at this place and the refusal is not sent.
+    """
+    now = state.now
+    before = room.waits.get(waiter)
+    kept = before.parked if before else ()
+    wait = Wait(
+        workspace=room.workspace,
+        resource=room.resource,
+        waiter=waiter,
+        access=strongest(access, before.access) if before and kept else access,
+        seq=before.seq if before else state.next_seq(),
+        since_wall_ms=before.since_wall_ms if before else now.wall_ms,
+        asked_wall_ms=now.wall_ms,
+        asked_boot_ms=now.boot_ms,
+        chance_boot_ms=0,
+        note=note if note is not None or before is None else before.note,
+        edge=True,
+        parked=(*kept, parked) if parked else kept,
+    )
+    state.put_wait(room, wait)
+    told = refusal(state, room, wait, jti)
+    _told(state, room, wait, told)
+    return told
+
+
+def _told(state: State, room: Room, wait: Wait, told: Held) -> None:
+    """Remember how long this refusal lets the waiter stay away without losing its chance."""
+    longest_ms = max(told.stampede.wait_ms, told.retry_after_ms)
+    chance_boot_ms = state.now.boot_ms + longest_ms + POLLING_GRACE_MS
+    state.put_wait(room, msgspec.structs.replace(wait, chance_boot_ms=chance_boot_ms))
+
+
+def deliver(state: State, room: Room, parked: tuple[Parked, ...], outcome: Outcome) -> None:
+    """Answer these parked requests with one outcome."""
+    for request in parked:
+        state.deliver(room, request, Reply(outcome, request.jti, state.now.wall_ms // 1000))
+
+
+def withdraw(state: State, room: Room, wait: Wait) -> None:
+    """The wait ends by its waiter's wish; its parked requests are told how things stand."""
+    for request in wait.parked:
+        deliver(state, room, (request,), refusal(state, room, wait, request.jti))
+    state.end_wait(room, wait)
+    serve(state, room)
+
+
+def die(state: State, room: Room, wait: Wait) -> None:
+    """One lease term has passed without another ask: the place is given up."""
+    assert not wait.parked, "a parked wait is alive"
+    state.end_wait(room, wait)
+    serve(state, room)
+
+
+def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock, jti: str) -> None:
+    """Record a refusal as deadlock: the waiter's place ends, and the pair is listed for a while."""
+    wait = room.waits.get(waiter)
+    parked = wait.parked if wait else ()
+    # One event for each receipt that will say `deadlock`, so that each of them can be proven.
+    for receipt in dict.fromkeys((jti, *(request.jti for request in parked))):
+        state.record(
+            Event(
+                kind="coordination.deadlock",
+                workspace=room.workspace,
+                resource=room.resource,
+                actor=waiter.actor,
+                at_wall_ms=state.now.wall_ms,
+                instance=waiter.instance,
+                jti=receipt,
+            )
+        )
+    state.put_deadlock(
+        room.workspace,
+        DeadlockPair(
+            asker=waiter,
+            resource=room.resource,
+            holder=deadlock.holder,
+            waiting_on=deadlock.waiting_on,
+            at_wall_ms=state.now.wall_ms,
+            until_boot_ms=state.now.boot_ms + state.terms.lease_ms,
+        ),
+    )
+    if wait is not None:
+        deliver(state, room, parked, deadlock)
+        state.end_wait(room, wait)
+        serve(state, room)
+
+
+def time_out(state: State, room: Room, wait: Wait) -> None:
+    """Requests whose `maxWaitMs` is over are answered. It counts as an ask, so the place is kept, and
+    where nobody holds the resource by now it is granted."""
+    over = tuple(request for request in wait.parked if request.until_boot_ms <= state.now.boot_ms)
+    if not room.leases:
+        hand_over(state, room, wait)
+        return
+    wait = msgspec.structs.replace(
+        wait,
+        parked=tuple(request for request in wait.parked if request not in over),
+        asked_boot_ms=state.now.boot_ms,
+        asked_wall_ms=state.now.wall_ms,
+    )
+    state.put_wait(room, wait)
+    told = refusal(state, room, wait, over[0].jti)
+    _told(state, room, wait, told)
+    deliver(state, room, over, told)
+
+
+def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
+    """The caller of a parked request is gone. With the last request of a place the wait ends; a
+    hand-over whose last recipient is gone before any mark is undone. Call `serve` next."""
+    wait = room.waits.get(holder)
+    for request in wait.parked if wait is not None else ():
+        if request.request_id == request_id:
+            assert wait is not None
+            _drop_parked(state, room, wait, request)
+            return
+    lease = room.leases.get(holder)
+    if lease is not None and request_id in lease.handed:
+        others = tuple(request for request in lease.handed if request != request_id)
+        if others:
+            state.put_lease(room, msgspec.structs.replace(lease, handed=others))
+        else:
+            leases.undo(state, room, lease)
+
+
+def _drop_parked(state: State, room: Room, wait: Wait, gone: Parked) -> None:
+    left = tuple(request for request in wait.parked if request is not gone)
+    if left:
+        state.put_wait(room, msgspec.structs.replace(wait, parked=left))
+    else:
+        state.end_wait(room, wait)
+    scope = gone.idempotency
+    if scope is not None and all(request.idempotency != scope for request in left):
+        # Nothing was answered under this key, so a repeat is a first ask again.
+        state.put_idempotency(room.workspace, scope, None)
+
+
+# -- granting ----------------------------------------------------------------------------------
+
+
+def grant(state: State, room: Room, holder: Holder, access: Access, note: str | None, jti: str) -> Lease:
+    """Grant directly to one who asks now. Requests that it has parked here are answered as renewals."""
+    wait = room.waits.get(holder)
+    if wait is not None:
+        state.end_wait(room, wait)
+    lease = leases.begin(state, room, holder, access, note, jti)
+    if wait is not None:
+        deliver(state, room, wait.parked, Granted(leases.view(state, lease), True, len(room.waits)))
+    _close_cycles(state, room, lease)
+    return lease
+
+
+def hand_over(state: State, room: Room, wait: Wait) -> None:
+    """Grant to a place of parked requests: the oldest is answered with the grant, others as renewals."""
+    first = wait.parked[0]
+    state.end_wait(room, wait)
+    recipients = tuple(request.request_id for request in wait.parked)
+    lease = leases.begin(state, room, wait.waiter, wait.access, wait.note, first.jti, recipients)
+    view = leases.view(state, lease)
+    for request in wait.parked:
+        repeat = request.jti == first.jti
+        deliver(state, room, (request,), Granted(view) if repeat else Granted(view, True, len(room.waits)))
+    _close_cycles(state, room, lease)
+
+
+def _close_cycles(state: State, room: Room, granted: Lease) -> None:
+    """A grant may close a cycle: the waits on it for what was granted end, and the grant stands."""
+    while (closed := wait_closed_by(state, room, granted)) is not None:
+        wait, deadlock = closed
+        if wait.parked:
+            refuse_deadlock(state, room, wait.waiter, deadlock, wait.parked[0].jti)
+        else:
+            # A poller is told at its next ask, which is decided afresh; until then it is no edge.
+            state.put_wait(room, msgspec.structs.replace(wait, edge=False))
+
+
+def serve(state: State, room: Room, *, someone_else_asks: bool = False) -> None:
+    """Hand the resource to the parked requests at the head of its queue, as far as it is grantable.
+
+    Pollers ahead of a parked request hold it back while they have their chance, unless
+    `someone_else_asks`: then what the pollers would lose anyway goes to the one who queued.
+    """
+    while True:
+        wait = _next_served(state, room, someone_else_asks)
+        if wait is None:
+            return
+        hand_over(state, room, wait)
+
+
+def kept_until_boot_ms(state: State, room: Room) -> int | None:
+    """Until when the resource is kept for pollers ahead of a parked request that could have it."""
+    wait, until_boot_ms = _first_parked_grantable(room)
+    return until_boot_ms if wait is not None else None
+
+
+def _next_served(state: State, room: Room, someone_else_asks: bool) -> Wait | None:
+    wait, kept_boot_ms = _first_parked_grantable(room)
+    if wait is None or someone_else_asks or kept_boot_ms is None or kept_boot_ms <= state.now.boot_ms:
+        return wait
+    state.arm(room, kept_boot_ms)
+    return None
+
+
+def _first_parked_grantable(room: Room) -> tuple[Wait | None, int | None]:
+    """The parked wait that is next, if it is grantable, and until when pollers hold it back."""
+    if not room.has_parked() or len(room.leases) >= HOLDERS_PER_RESOURCE_MAX:
+        return None, None
+    pollers: list[Wait] = []
+    for wait in room.in_order():
+        if room.leases_colliding(wait.waiter, wait.access):
+            # Nobody overtakes one who cannot be served yet.
+            return None, None
+        if wait.parked:
+            chances = [
+                poller.chance_boot_ms
+                for poller in pollers
+                if collides(room.semantics, poller.access, wait.access)
+            ]
+            return wait, max(chances, default=None)
+        pollers.append(wait)
+    raise AssertionError("a room with parked requests has a parked wait")

@@ -1,0 +1,19 @@
+"""The worlds that every history is played on. A new surface registers here, and nowhere else."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tests.properties.naive_world import NaiveWorld
+from tests.scenarios.rules_world import ForgetfulRulesWorld, RulesWorld, StoreWorld
+from tests.scenarios.world import World
+
+WORLDS: Final[dict[str, Callable[[], World]]] = {
+    "naive": NaiveWorld,
+    "rules": RulesWorld,
+    "rules-forgetful": ForgetfulRulesWorld,
+    "store": StoreWorld,
+}
+"""Name and maker; a maker returns a fresh plane each time."""
+
+MODEL: Final = "naive"
+"""The world that the Hypothesis machine compares all others with."""
