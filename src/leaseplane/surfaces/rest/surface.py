@@ -107,7 +107,8 @@ class RestSurface:
     `engine` decides, `gate` knows who asks, `door` whom the server is called by. `jwks` and
     `did_document` (of the Host that it is asked under) make the two key documents, `openapi` is the
     finished OpenAPI document. A path that is not of this surface goes to `elsewhere`, behind the door
-    too; without one it is `not_found`. `scheme` is what callers use to reach the server: `https` behind a proxy that ends TLS.
+    too; without one it is `not_found`. `scheme` is what callers use to reach the server: `https`
+    behind a proxy that ends TLS.
     """
 
     def __init__(
