@@ -110,7 +110,7 @@ class RestServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn."""
-        self._surface.stop()
+        await self._surface.stop()
         await super().shutdown(sockets)
         self._connections.stop()
 
