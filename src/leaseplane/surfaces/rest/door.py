@@ -22,18 +22,20 @@ class Door:
     """Lets in what names this server: the loopback names, and the names that the operator allowed.
 
     A name without a port stands for every port of that name; an IPv6 address is written in brackets.
-    Raises `ValueError` for an allowed name that could never be in a Host header.
+    An allowed origin is written whole, `https://console.example`. Raises `ValueError` for an allowed
+    name that could never be in a Host header.
     """
 
-    __slots__ = ("_allowed", "_remembered")
+    __slots__ = ("_allowed", "_allowed_origins", "_remembered")
 
-    def __init__(self, allowed_hosts: Iterable[str] = ()) -> None:
+    def __init__(self, allowed_hosts: Iterable[str] = (), allowed_origins: Iterable[str] = ()) -> None:
         allowed = set(LOOPBACK_NAMES)
         for name in allowed_hosts:
             if not name.isascii() or _AUTHORITY.fullmatch(name.encode()) is None:
                 raise ValueError(f"{name!r} is no host name: give a name or an address, without http://")
             allowed.add(name.lower())
         self._allowed = frozenset(allowed)
+        self._allowed_origins = frozenset(origin.lower().encode() for origin in allowed_origins)
         # Headers as they came, and only those let in: the everyday request costs one look-up.
         self._remembered: set[bytes] = set()
 
@@ -47,13 +49,13 @@ class Door:
                 "This plane is not served under the name in your Host header. Use a name that it is served "
                 "under, or have its operator add yours with --allow-host.",
             )
-        if origin is not None:
+        if origin is not None and origin.lower() not in self._allowed_origins:
             stripped = _ORIGIN.fullmatch(origin)
             if stripped is None or not self._names_us(stripped[1]):
                 return refuse(
                     "forbidden",
-                    "Pages of this Origin may not call this plane. Its operator can allow a name with "
-                    "--allow-host.",
+                    "Pages of this Origin may not call this plane. Its operator can allow it with "
+                    "--allow-origin.",
                 )
         return None
 

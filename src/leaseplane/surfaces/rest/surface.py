@@ -67,6 +67,7 @@ class Engine(Protocol):
     ) -> Answered: ...
     def ready(self) -> None: ...
     def stats(self) -> Mapping[str, int | float]: ...
+    async def stop(self) -> None: ...
 
 
 class _HungUp(Exception):
@@ -75,10 +76,6 @@ class _HungUp(Exception):
 
 class _BodyTooLarge(Exception):
     """The body is over its bound; the rest of it has not been read."""
-
-
-class _Stopping(Exception):
-    """The server is stopping: a parked request has been withdrawn."""
 
 
 JSON_TYPE: Final = b"application/json"
@@ -146,14 +143,16 @@ class RestSurface:
             methods = sorted(method for at, method in self._operations if at == path)
             self._allow[path] = ", ".join((*methods, "OPTIONS")).encode()
 
-    def stop(self) -> None:
-        """Answer every parked request, and from now on every one that would be parked, with 503.
+    async def stop(self) -> None:
+        """Have every parked request answered as if its time were over, and from now on all with 503.
 
-        The engine withdraws each of them; one that it has just handed a lease to is answered with it.
+        Each keeps its place in the queue for a lease term, in which its caller may ask the next server;
+        one that has just been handed a lease is answered with it. When this returns, all that was asked
+        before is decided, and its answers are on their way.
         """
         self._stopping = True
-        for asking in self._parked:
-            asking.cancel()
+        logger.info("stopping; parked requests to be answered: %d", len(self._parked))
+        await self._engine.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -256,13 +255,9 @@ class RestSurface:
         hanging_up = asyncio.create_task(_disconnected(receive))
         self._parked.add(asking)
         try:
-            if self._stopping:
-                asking.cancel()
             await asyncio.wait((asking, hanging_up), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise _HungUp
-            if asking.cancelled():
-                raise _Stopping
             return asking.result()
         finally:
             self._parked.discard(asking)
@@ -392,12 +387,6 @@ def _failure(operation: Operation | None, failure: Exception) -> Rendered:
         return refuse("forbidden", str(failure))
     if isinstance(failure, _BodyTooLarge):
         return refuse("body_too_large", f"The body is over {BODY_BYTES_MAX} bytes. Send a smaller one.")
-    if isinstance(failure, _Stopping):
-        return refuse(
-            "authority_unavailable",
-            "The server is stopping. No lease was granted and the wait is over: ask again.",
-            retry_after_s=1,
-        )
     if isinstance(failure, AuthorityUnavailable):
         return refuse(
             "authority_unavailable",
