@@ -195,9 +195,14 @@ class Engine:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for call in list(self._parked.values()):
-            self.put(_Dismiss(call))
-        while self._items or self._path is not None:
+        dismissed: set[_Call] = set()
+        while True:
+            # Looked at again after each round: what was asked just before may be parked only now.
+            for call in set(self._parked.values()) - dismissed:
+                dismissed.add(call)
+                self.put(_Dismiss(call))
+            if not self._items and self._path is None:
+                break
             self._idle.clear()
             await self._idle.wait()
         self._loop.remove_reader(self._plane.presence.fileno())

@@ -12,6 +12,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from leaseplane.authority import decide
