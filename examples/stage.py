@@ -105,6 +105,9 @@ def _play(play: Callable[..., None], line: Connection, name: str, *given: Any) -
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         play(line, name, *given)
+    except EOFError:
+        # The story is over, and was not able to say so.
+        sys.exit(1)
     except (WentOtherwise, OSError) as error:
         tell(name, f"cannot go on: {error}")
         sys.exit(1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from leaseplane import __version__
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.settings import SETTINGS, Settings
 from leaseplane.store.folder import DataFolder, FolderRefused, ServerOwner, ServerOwnership
@@ -165,6 +166,8 @@ def _run(
             "the limit of open files leaves room for %d connections; raise it (ulimit -n)", connections
         )
 
+    openapi = {"openapi": "3.1.0", "info": {"title": "leaseplane", "version": __version__}, "paths": {}}
+
     def jwks() -> dict[str, object]:
         plane.keyring.refresh()
         return plane.keyring.published.jwks()
@@ -201,7 +204,7 @@ def _run(
             door=Door(settings.allow_hosts, settings.allow_origins),
             jwks=jwks,
             did_document=did_document,
-            openapi=b"{}",
+            openapi=msgspec.json.encode(openapi),
             scheme=scheme,
         )
         await engine.start()
