@@ -20,7 +20,7 @@ import msgspec
 from leaseplane import answers
 from leaseplane.authority import decide
 from leaseplane.authority.state import State
-from leaseplane.engine import Decided, Plane
+from leaseplane.engine import Decided, Plane, Work
 from leaseplane.limits import (
     ALARM_RECHECK_MS,
     BATCH_ASKS_MAX,
@@ -108,7 +108,7 @@ class Engine:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._counted = dict.fromkeys(
-            ("transactions", "works", "busy_retries", "handed_over", "undone_or_late", "failures"), 0
+            ("asked", "transactions", "works", "busy_retries", "handed_over", "undone_or_late", "failures"), 0
         )
 
     # -- what callers see ----------------------------------------------------------------------
@@ -140,6 +140,7 @@ class Engine:
         )
         call = _Call(self, ask, self._loop.create_future())
         self._open_calls += 1
+        self._counted["asked"] += 1
         self.put(call)
         try:
             return await call.future
@@ -164,6 +165,19 @@ class Engine:
             "open_now": self._open_calls,
             "waiting_for_a_transaction_now": len(self._items),
         }
+
+    async def do(self, work: Work) -> Any:
+        """Do one work in the next transaction; its result, once the commit stands. Raises what it raises."""
+        done = _Done(work, self._loop.create_future())
+        self.put(done)
+        return await done.future
+
+    async def run_alarm(self) -> None:
+        """Let what is due happen now, with all that follows from it. The timer does so by itself; this is
+        for a caller whose clock is not the machine's."""
+        await self.do(lambda state: None)
+        if self._items or self._path is not None:
+            await self.run_alarm()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -544,6 +558,27 @@ class _Dismiss(_Item):
 
     def failed(self, error: Exception) -> None:
         self._call.failed(error)
+
+
+class _Done(_Item):
+    """A work whose caller awaits its result."""
+
+    __slots__ = ("_work", "future")
+
+    def __init__(self, work: Work, future: "asyncio.Future[Any]") -> None:
+        self._work = work
+        self.future = future
+
+    def work(self, state: State) -> Any:
+        return self._work(state)
+
+    def stands(self, result: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def failed(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class _TakeDeliveries(_Item):

@@ -20,13 +20,13 @@ def start() -> Iterator[Start]:
     """Start a Python process on a piece of code, its arguments in `args`. None outlives the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start_one(code: str, *args: object) -> "subprocess.Popen[str]":
+    def start_one(code: str, *args: object, **environ: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [sys.executable, "-c", f"import sys, os\nargs = sys.argv[1:]\n{code}", *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            env={**os.environ, "PYTHONPATH": str(SOURCE), **environ},
         )
         started.append(process)
         return process

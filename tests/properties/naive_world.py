@@ -206,16 +206,16 @@ def fault(op: Op, body: Body, key: str | None) -> Answer | None:
 
 
 def text_is_sound(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, str) and least <= len(value) <= most and not any(map(is_control, value))
+    return isinstance(value, str) and least <= len(value) <= most and not any(map(is_invisible, value))
 
 
-def is_control(char: str) -> bool:
-    return unicodedata.category(char) == "Cc"
+def is_invisible(char: str) -> bool:
+    return unicodedata.category(char) in ("Cc", "Cf")
 
 
 def resource_is_sound(name: str) -> bool:
     scheme, colon, rest = name.partition(":")
-    if not 1 <= len(name.encode()) <= 512 or name != name.strip() or any(map(is_control, name)):
+    if not 1 <= len(name.encode()) <= 512 or name != name.strip() or any(map(is_invisible, name)):
         return False
     if any(c.isspace() and c != " " for c in name) or unicodedata.normalize("NFC", name) != name:
         return False

@@ -138,7 +138,10 @@ def run(
     verdict = verify_receipt(
         receipt, jwks, now_s=now_s, body=body, request_body=request_body, self_issued=self_issued
     )
-    stdout.write((_as_json(verdict) if args.json else verdict.sentence) + "\n")
+    said = _as_json(verdict) if args.json else verdict.sentence
+    # A terminal that cannot show a name gets it spelled out, and not a traceback.
+    encoding = stdout.encoding or "utf-8"
+    stdout.write(said.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     return EXIT_VALID if verdict.valid else EXIT_INVALID
 
 

@@ -118,7 +118,6 @@ class RestServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn."""
-        # First of all, and while the connections are open: their answers have to go out through them.
         await self._surface.stop()
         await super().shutdown(sockets)
         self._connections.stop()
