@@ -23,7 +23,7 @@ def difference_of_text(shown: str, printed: str) -> str | None:
         for line in lines
     )
     printed = "\n".join(line.rstrip() for line in printed.rstrip().splitlines())
-    if re.fullmatch(pattern, f"{printed}\n"):
+    if re.fullmatch(pattern, f"{printed}\n" if printed else ""):
         return None
     return f"the page shows\n{shown.rstrip()}\nbut this was printed\n{printed}"
 

@@ -103,6 +103,8 @@ def test_every_page_can_be_reached() -> None:
         ("at …: x", "at 7411: x", True),
         ("at …: x", "at 7411: y", False),
         ("a", "a\nb", False),
+        ("", "", True),
+        ("", "a", False),
     ],
 )
 def test_text(shown: str, printed: str, same: bool) -> None:
