@@ -81,7 +81,9 @@ Position = Annotated[
         "bound beyond.",
     ),
 ]
-Score = Annotated[int | float, Meta(ge=0, le=100, description="A trust score, in steps of 0.5.")]
+Score = Annotated[
+    float, Meta(ge=0, le=100, multiple_of=0.5, description="A trust score; whole where it is a whole number.")
+]
 Receipt = Annotated[
     str,
     Meta(

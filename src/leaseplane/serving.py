@@ -20,7 +20,7 @@ import msgspec
 from leaseplane import answers
 from leaseplane.authority import decide
 from leaseplane.authority.state import State
-from leaseplane.engine import Decided, Plane
+from leaseplane.engine import Decided, Plane, Work
 from leaseplane.limits import (
     ALARM_RECHECK_MS,
     BATCH_ASKS_MAX,
@@ -166,12 +166,16 @@ class Engine:
             "waiting_for_a_transaction_now": len(self._items),
         }
 
+    async def do(self, work: Work) -> Any:
+        """Do one work in the next transaction; its result, once the commit stands. Raises what it raises."""
+        done = _Done(work, self._loop.create_future())
+        self.put(done)
+        return await done.future
+
     async def run_alarm(self) -> None:
         """Let what is due happen now, with all that follows from it. The timer does so by itself; this is
         for a caller whose clock is not the machine's."""
-        alarm = _Alarm(self._loop.create_future())
-        self.put(alarm)
-        await alarm.rung
+        await self.do(lambda state: None)
         if self._items or self._path is not None:
             await self.run_alarm()
 
@@ -191,9 +195,14 @@ class Engine:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for call in list(self._parked.values()):
-            self.put(_Dismiss(call))
-        while self._items or self._path is not None:
+        dismissed: set[_Call] = set()
+        while True:
+            # Looked at again after each round: what was asked just before may be parked only now.
+            for call in set(self._parked.values()) - dismissed:
+                dismissed.add(call)
+                self.put(_Dismiss(call))
+            if not self._items and self._path is None:
+                break
             self._idle.clear()
             await self._idle.wait()
         self._loop.remove_reader(self._plane.presence.fileno())
@@ -551,24 +560,25 @@ class _Dismiss(_Item):
         self._call.failed(error)
 
 
-class _Alarm(_Item):
-    """Nothing but what is due."""
+class _Done(_Item):
+    """A work whose caller awaits its result."""
 
-    __slots__ = ("rung",)
+    __slots__ = ("_work", "future")
 
-    def __init__(self, rung: "asyncio.Future[None]") -> None:
-        self.rung = rung
+    def __init__(self, work: Work, future: "asyncio.Future[Any]") -> None:
+        self._work = work
+        self.future = future
 
     def work(self, state: State) -> Any:
-        return None
+        return self._work(state)
 
     def stands(self, result: Any) -> None:
-        if not self.rung.done():
-            self.rung.set_result(None)
+        if not self.future.done():
+            self.future.set_result(result)
 
     def failed(self, error: Exception) -> None:
-        if not self.rung.done():
-            self.rung.set_exception(error)
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class _TakeDeliveries(_Item):

@@ -16,6 +16,8 @@ SECURITY_HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 NO_HEADERS: Final = ()
+HEADERS_IN_SCOPE: Final = "leaseplane.headers"
+"""Where the ASGI scope holds headers that every answer to this request carries, if any."""
 _SECURITY_HEAD: Final = b"".join(b"%b: %b\r\n" % header for header in SECURITY_HEADERS)
 
 
@@ -35,6 +37,8 @@ async def respond(
     content_type: bytes = JSON_TYPE,
 ) -> None:
     """Answer a request with one status and one body, in one write where the connection can."""
+    if HEADERS_IN_SCOPE in scope:
+        extra = (*scope[HEADERS_IN_SCOPE], *extra)
     connection: Connection | None = scope.get(CONNECTION_IN_SCOPE)
     if connection is not None:
         head = b"content-type: %b\r\ncontent-length: %d\r\n%b%b" % (
@@ -49,14 +53,15 @@ async def respond(
     await send({"type": "http.response.body", "body": body})
 
 
-async def respond_and_drain(send: Send, receive: Receive, rendered: Rendered) -> None:
+async def respond_and_drain(scope: Scope, send: Send, receive: Receive, rendered: Rendered) -> None:
     """Refuse a request of which more is still on its way, and close its connection gently.
 
     Closing while the caller still sends makes its system throw the answer away unread (RFC 9112, 9.6).
     So some more is read and dropped, within a bound of bytes and of time.
     """
     body = rendered.body_without_receipt
-    await send(_start(rendered.status, len(body), ((b"connection", b"close"),), JSON_TYPE))
+    extra = (*scope.get(HEADERS_IN_SCOPE, NO_HEADERS), (b"connection", b"close"))
+    await send(_start(rendered.status, len(body), extra, JSON_TYPE))
     await send({"type": "http.response.body", "body": body, "more_body": True})
     drained_bytes = 0
     try:

@@ -10,7 +10,7 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
@@ -33,9 +33,13 @@ from leaseplane.surfaces.rest.door import Door
 from leaseplane.surfaces.rest.json_object import read_object
 from leaseplane.surfaces.rest.metrics import Metrics
 from leaseplane.surfaces.rest.query import read_query
-from leaseplane.surfaces.rest.responses import JSON_TYPE, NO_HEADERS, respond, respond_and_drain
-
-Document: TypeAlias = Callable[[], Mapping[str, object]]
+from leaseplane.surfaces.rest.responses import (
+    HEADERS_IN_SCOPE,
+    JSON_TYPE,
+    NO_HEADERS,
+    respond,
+    respond_and_drain,
+)
 
 logger = logging.getLogger("leaseplane.rest")
 
@@ -63,6 +67,7 @@ class Engine(Protocol):
     ) -> Answered: ...
     def ready(self) -> None: ...
     def stats(self) -> Mapping[str, int | float]: ...
+    async def stop(self) -> None: ...
 
 
 class _HungUp(Exception):
@@ -84,6 +89,14 @@ _MANY: Final = frozenset((b"accept", b"content-encoding"))
 """Of those that are read, the ones that may come on several lines (RFC 9110, 5.3)."""
 
 _UNAUTHENTICATED_HEADERS: Final = ((b"www-authenticate", b'Bearer realm="leaseplane"'),)
+_CROSS_ORIGIN: Final = (
+    (b"access-control-expose-headers", b"retry-after"),
+    (b"access-control-max-age", b"600"),
+    (b"vary", b"origin"),
+)
+_CROSS_ORIGIN_REQUEST_HEADERS: Final = (
+    b"authorization, content-digest, content-type, idempotency-key, signature, signature-input"
+)
 _EMPTY_DIGEST: Final = sha256(b"").hexdigest()
 _encode: Final = msgspec.json.encode
 
@@ -92,9 +105,10 @@ class RestSurface:
     """The REST surface of one plane.
 
     `engine` decides, `gate` knows who asks, `door` whom the server is called by. `jwks` and
-    `did_document` make the two key documents, `openapi` is the finished OpenAPI document. A path that
-    is not of this surface goes to `elsewhere`, behind the door too; without one it is `not_found`.
-    `scheme` is what callers use to reach the server: `https` behind a proxy that ends TLS.
+    `did_document` (of the Host that it is asked under) make the two key documents, `openapi` is the
+    finished OpenAPI document. A path that is not of this surface goes to `elsewhere`, behind the door
+    too; without one it is `not_found`. `scheme` is what callers use to reach the server: `https`
+    behind a proxy that ends TLS.
     """
 
     def __init__(
@@ -104,8 +118,8 @@ class RestSurface:
         gate: Gate,
         clock: Clock,
         door: Door,
-        jwks: Document,
-        did_document: Document,
+        jwks: Callable[[], Mapping[str, object]],
+        did_document: Callable[[str], Mapping[str, object]],
         openapi: bytes,
         elsewhere: Application | None = None,
         scheme: str = "http",
@@ -130,19 +144,21 @@ class RestSurface:
             b"/metrics": self._exposition,
             b"/openapi.json": lambda _: (200, JSON_TYPE, openapi),
             b"/.well-known/jwks.json": lambda _: (200, JSON_TYPE, _encode(jwks())),
-            b"/.well-known/did.json": lambda _: (200, JSON_TYPE, _encode(did_document())),
+            b"/.well-known/did.json": lambda found: (
+                200,
+                JSON_TYPE,
+                _encode(did_document(found[b"host"].decode())),
+            ),
         }
         self._allow: dict[bytes, bytes] = {path: b"GET, HEAD, OPTIONS" for path in self._documents}
         for path in {path for path, _ in self._operations}:
             methods = sorted(method for at, method in self._operations if at == path)
             self._allow[path] = ", ".join((*methods, "OPTIONS")).encode()
 
-    def stop(self) -> None:
-        """Answer every parked request, and from now on every one that would be parked, with 503.
-
-        The engine withdraws each of them; one that it has just handed a lease to is answered with it.
-        """
+    async def stop(self) -> None:
+        """Have the engine answer what is parked and finish what is under way. What comes later gets 503."""
         self._stopping = True
+        await self._engine.stop()
         for asking in self._parked:
             asking.cancel()
 
@@ -166,6 +182,8 @@ class RestSurface:
         if refusal is not None:
             await respond(scope, send, refusal.status, refusal.body_without_receipt)
             return
+        if b"origin" in found and self._door.is_allowed_origin(found[b"origin"]):
+            scope[HEADERS_IN_SCOPE] = ((b"access-control-allow-origin", found[b"origin"]), *_CROSS_ORIGIN)
         path, method = scope["raw_path"], scope["method"]
         operation = self._operations.get((path, method))
         if operation is not None:
@@ -179,10 +197,7 @@ class RestSurface:
                 )
                 await respond(scope, send, refusal.status, refusal.body_without_receipt)
         elif method == "OPTIONS":
-            await send(
-                {"type": "http.response.start", "status": 204, "headers": [(b"allow", self._allow[path])]}
-            )
-            await send({"type": "http.response.body"})
+            await self._tell_options(path, scope, send)
         elif path in self._documents and method in ("GET", "HEAD"):
             await self._show(path, found, scope, send)
         else:
@@ -209,7 +224,7 @@ class RestSurface:
             )
             if isinstance(failure, _BodyTooLarge):
                 self._metrics.count(operation.name, status, body)
-                await respond_and_drain(send, receive, rendered)
+                await respond_and_drain(scope, send, receive, rendered)
                 return
             if isinstance(failure, Unauthenticated):
                 extra = _UNAUTHENTICATED_HEADERS
@@ -253,13 +268,9 @@ class RestSurface:
         hanging_up = asyncio.create_task(_disconnected(receive))
         self._parked.add(asking)
         try:
-            if self._stopping:
-                asking.cancel()
             await asyncio.wait((asking, hanging_up), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise _HungUp
-            if asking.cancelled():
-                raise _Stopping
             return asking.result()
         finally:
             self._parked.discard(asking)
@@ -270,6 +281,16 @@ class RestSurface:
                 await asyncio.wait((asking,))
                 if not asking.cancelled() and asking.exception() is not None:
                     logger.warning("a parked request hung up and its withdrawal failed", exc_info=False)
+
+    async def _tell_options(self, path: bytes, scope: Scope, send: Send) -> None:
+        headers = [(b"allow", self._allow[path])]
+        if HEADERS_IN_SCOPE in scope:
+            # A browser asks before it sends what an allowed page wants to (Fetch, 3.3).
+            headers += scope[HEADERS_IN_SCOPE]
+            headers.append((b"access-control-allow-methods", self._allow[path]))
+            headers.append((b"access-control-allow-headers", _CROSS_ORIGIN_REQUEST_HEADERS))
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body"})
 
     async def _show(self, path: bytes, found: Mapping[bytes, bytes], scope: Scope, send: Send) -> None:
         try:
@@ -366,12 +387,6 @@ def _failure(operation: Operation | None, failure: Exception) -> Rendered:
         return refuse("forbidden", str(failure))
     if isinstance(failure, _BodyTooLarge):
         return refuse("body_too_large", f"The body is over {BODY_BYTES_MAX} bytes. Send a smaller one.")
-    if isinstance(failure, _Stopping):
-        return refuse(
-            "authority_unavailable",
-            "The server is stopping. No lease was granted and the wait is over: ask again.",
-            retry_after_s=1,
-        )
     if isinstance(failure, AuthorityUnavailable):
         return refuse(
             "authority_unavailable",
