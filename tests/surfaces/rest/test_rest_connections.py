@@ -305,7 +305,7 @@ def test_what_has_two_readings_is_not_read(scripted: Server, engine: ScriptedEng
         b"OPTIONS * HTTP/1.1",
     ],
 )
-def test_what_is_no_request_for_us_is_told_as_json(
+def test_what_is_no_request_is_told_as_json(
     scripted: Server, engine: ScriptedEngine, first_line: bytes
 ) -> None:
     wire = scripted.wire()

@@ -252,13 +252,13 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._told_twice:
             return
-        self._within_head = False
         if self.parser.get_http_version() not in ("1.1", "1.0"):
             raise ValueError("a version that is not spoken here")
         if not self.url.startswith(b"/"):
             self._check_absolute_target()
-        self.idle_since = None
         super().on_headers_complete()
+        self._within_head = False
+        self.idle_since = None
         if self.pipeline:
             # uvicorn stops reading here, and would not see the caller of the running request hang up.
             self.flow.resume_reading()
