@@ -360,6 +360,9 @@ class Engine:
             if now_ms - self._processes_seen_boot_ms >= PROCESS_RECHECK_MS:
                 self._processes_seen_boot_ms = now_ms
                 self._look_for_dead()
+                if self._plane.store.has_deliveries():
+                    # Whoever decided them died before it could wake us.
+                    self.put(_TakeDeliveries(self, self._plane))
         except (AuthorityUnavailable, FolderRefused) as error:
             self._fault = error if isinstance(error, AuthorityUnavailable) else self._fault
             self._set_timer()

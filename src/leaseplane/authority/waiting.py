@@ -212,8 +212,10 @@ def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
             _drop_parked(state, room, wait, request)
             return
     lease = room.leases.get(holder)
-    if lease is not None and request_id in lease.handed:
-        others = tuple(request for request in lease.handed if request != request_id)
+    if lease is None:
+        return
+    others = tuple(request for request in lease.handed if request.request_id != request_id)
+    if len(others) < len(lease.handed):
         if others:
             state.put_lease(room, msgspec.structs.replace(lease, handed=others))
         else:
@@ -251,8 +253,7 @@ def hand_over(state: State, room: Room, wait: Wait) -> None:
     """Grant to a place of parked requests: the oldest is answered with the grant, others as renewals."""
     first = wait.parked[0]
     state.end_wait(room, wait)
-    recipients = tuple(request.request_id for request in wait.parked)
-    lease = leases.begin(state, room, wait.waiter, wait.access, wait.note, first.jti, recipients)
+    lease = leases.begin(state, room, wait.waiter, wait.access, wait.note, first.jti, wait.parked)
     view = leases.view(state, lease)
     for request in wait.parked:
         repeat = request.jti == first.jti
