@@ -32,7 +32,7 @@ def opened_registry(args: argparse.Namespace, terminal: Terminal, *, make: bool)
         )
     folder = DataFolder.open(path)
     try:
-        registry = open_registry(folder.path, os.urandom)
+        registry = open_registry(folder, os.urandom)
         try:
             yield registry
         finally:

@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -123,7 +123,7 @@ def _serve(args: argparse.Namespace, terminal: Terminal) -> int:
         with _opened_registry(folder) as registry:
             local_key = _local_key(registry, terminal)
             # Opening reclaims all that ran out while nobody was there; nobody can ask before that is done.
-            with opened_plane(settings, terminal.clock, make=True) as plane:
+            with opened_plane(settings, terminal.clock, governs=True) as plane:
                 sockets = _listen(settings)
                 port: int = sockets[0].getsockname()[1]
                 settings = msgspec.structs.replace(settings, port=port)
@@ -153,35 +153,32 @@ def _run(
     from leaseplane.serving import Engine
     from leaseplane.surfaces.rest.connections import ConnectionBounds
     from leaseplane.surfaces.rest.door import Door
+    from leaseplane.surfaces.rest.openapi import openapi_document
     from leaseplane.surfaces.rest.server import RestServer, connections_within, raise_open_files
     from leaseplane.surfaces.rest.surface import RestSurface
 
     log = logging.getLogger("leaseplane.serve")
     url = _url(settings.host, settings.port)
-    public_url = settings.public_url or url
-    scheme, _, host = public_url.partition("://")
     connections = connections_within(raise_open_files())
     if connections < CONNECTIONS_MAX:
         log.warning(
             "the limit of open files leaves room for %d connections; raise it (ulimit -n)", connections
         )
 
-    openapi = {"openapi": "3.1.0", "info": {"title": "leaseplane", "version": __version__}, "paths": {}}
-
-    def jwks() -> dict[str, object]:
+    def jwks() -> Mapping[str, object]:
         plane.keyring.refresh()
         return plane.keyring.published.jwks()
 
-    def did_document() -> dict[str, object]:
+    def did_document(host: str) -> Mapping[str, object]:
         plane.keyring.refresh()
-        return plane.keyring.published.did_document(host.partition("/")[0])
+        return plane.keyring.published.did_document(host)
 
     def tell() -> None:
         log.info(
             "started: process %d, data folder %s, leases of %d ms",
             os.getpid(),
             plane.folder.path,
-            plane.terms.lease_ms,
+            plane.state.terms.lease_ms,
         )
         _warn_of_exposure(settings, log)
         if args.json:
@@ -204,8 +201,8 @@ def _run(
             door=Door(settings.allow_hosts, settings.allow_origins),
             jwks=jwks,
             did_document=did_document,
-            openapi=msgspec.json.encode(openapi),
-            scheme=scheme,
+            openapi=msgspec.json.encode(openapi_document(__version__)),
+            scheme="https" if (settings.public_url or url).startswith("https:") else "http",
         )
         await engine.start()
         await RestServer(surface, ConnectionBounds(connections=connections), tell).serve(sockets)
@@ -253,7 +250,7 @@ def _listen(settings: Settings) -> list[socket.socket]:
 def _opened_registry(folder: DataFolder) -> "Iterator[Registry]":
     from leaseplane.identity.registry import open_registry
 
-    registry = open_registry(folder.path, os.urandom)
+    registry = open_registry(folder, os.urandom)
     try:
         yield registry
     finally:
