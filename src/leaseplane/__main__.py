@@ -15,7 +15,7 @@ from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
 from leaseplane.resources import NameRefused
 from leaseplane.settings import SettingRefused, read_settings
 from leaseplane.store.folder import FolderRefused
-from leaseplane.surfaces.cli import break_off, key, serve, verify, workspace
+from leaseplane.surfaces.cli import break_off, demo, key, serve, verify, workspace
 from leaseplane.surfaces.cli.parser import Parser, add_commands
 from leaseplane.surfaces.cli.terminal import (
     INTERRUPTED,
@@ -44,7 +44,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"leaseplane {__version__}")
     commands = add_commands(parser, "command")
-    for noun in (serve, verify, break_off, workspace, key):
+    for noun in (serve, demo, verify, break_off, workspace, key):
         noun.add_to(commands)
     return parser
 

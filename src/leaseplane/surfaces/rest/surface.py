@@ -17,7 +17,7 @@ import msgspec
 from leaseplane.answers import Rendered, refuse
 from leaseplane.clock import Clock
 from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated, authorise
-from leaseplane.limits import BODY_BYTES_MAX
+from leaseplane.limits import BODY_BYTES_MAX, PARKED_ANSWERED_MS_MAX
 from leaseplane.model import (
     Acquire,
     AuthorityUnavailable,
@@ -159,6 +159,9 @@ class RestSurface:
         """Have the engine answer what is parked and finish what is under way. What comes later gets 503."""
         self._stopping = True
         await self._engine.stop()
+        if self._parked:
+            # What the engine has answered is on its way out; nobody waits for the rest.
+            await asyncio.wait(tuple(self._parked), timeout=PARKED_ANSWERED_MS_MAX / 1000)
         for asking in self._parked:
             asking.cancel()
 
