@@ -198,8 +198,8 @@ class State:
         key = (workspace, node)
         places = self._nodes.get(key)
         if places is None:
-            # Applied first, since rows that are not applied yet would be missed by the read.
-            self.apply()
+            # The read misses nothing that is not applied yet: whatever changes a wait of this node
+            # asks for its places first, so there is no such change.
             places = {}
             for resource in self.rows.resources_waited_for(workspace, node):
                 for waiter in self.room(workspace, resource).waits:
