@@ -177,6 +177,12 @@ class State:
         if first:
             self._room_changed(room)
 
+    def keep_chance(self, room: Room, wait: Wait, chance_boot_ms: int) -> None:
+        """Note until when this waiter may stay away. That moves neither its place nor any alarm."""
+        wait = msgspec.structs.replace(wait, chance_boot_ms=chance_boot_ms)
+        room.restate_wait(wait)
+        self.changes.waits[room.workspace, room.resource, wait.waiter] = wait
+
     def end_wait(self, room: Room, wait: Wait) -> None:
         self._node(room.workspace, wait.waiter.node).pop((room.resource, wait.waiter), None)
         self._count(room.workspace, waits=-1, parked=-len(wait.parked))
