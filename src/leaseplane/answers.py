@@ -42,7 +42,6 @@ from leaseplane.bodies import (
 from leaseplane.model import (
     AccessFixed,
     Broken,
-    CycleEdge,
     Deadlock,
     DeadlockView,
     Granted,
@@ -195,19 +194,15 @@ def _deadlock(outcome: Deadlock) -> Rendered:
 
 
 def _ways_out(outcome: Deadlock) -> str:
-    told = "; ".join(_step(edge) for edge in outcome.cycle[:_EDGES_TOLD_MAX])
+    ways = "; ".join(f"{edge.held_by} releases {edge.waits_for}" for edge in outcome.cycle[:_EDGES_TOLD_MAX])
     if len(outcome.cycle) > _EDGES_TOLD_MAX:
-        told = f"{told}; and {len(outcome.cycle) - _EDGES_TOLD_MAX} more, see cycle"
+        ways = f"{ways}; or one of {len(outcome.cycle) - _EDGES_TOLD_MAX} more does alike, see cycle"
     return (
         f"Waiting for {outcome.resource} would never end: {_name(outcome.holder)} holds it and itself waits "
-        f"on {outcome.waiting_on}. The cycle: {told}. Any one of them ends it by letting go of what the one "
-        "before waits for, or by giving up its own wait (DELETE /api/v1/acp/coordination/wait). You are not "
-        "in the queue: release what you hold of this cycle and ask again, or do other work first."
+        f"on {outcome.waiting_on}, around to you. Any one of these ends it: {ways}; or one that waits gives "
+        "up its wait (DELETE /api/v1/acp/coordination/wait). You are not in the queue: let go of what you "
+        "hold of this cycle and ask again, or do other work first."
     )
-
-
-def _step(edge: CycleEdge) -> str:
-    return f"{edge.actor} waits for {edge.waits_for}, held by {edge.held_by}, who could release it"
 
 
 def _stale_lease(outcome: StaleLease) -> Rendered:
@@ -416,4 +411,22 @@ BODY_OF: Final[dict[type, type[msgspec.Struct]]] = {
 }
 """Which body each outcome is written as; the reference is derived from it."""
 
-assert BODY_OF.keys() == _RENDER.keys()
+CODE_OF: Final[dict[type, ErrorCode | None]] = {
+    Granted: None,
+    Held: "lease_held",
+    Deadlock: "deadlock",
+    StaleLease: "stale_lease",
+    NotHolder: "not_holder",
+    NotHeld: "not_held",
+    Released: None,
+    Listed: None,
+    Withdrawn: None,
+    TrustShown: None,
+    Broken: None,
+    TooMany: "too_many",
+    IdempotencyMismatch: "invalid_request",
+    AccessFixed: "invalid_request",
+}
+"""Which error each outcome is, or None for what was asked."""
+
+assert BODY_OF.keys() == CODE_OF.keys() == _RENDER.keys()

@@ -4,11 +4,12 @@ Members are those of the contract and are written in camelCase; what is UNSET is
 JSON. The OpenAPI document and the schemas of the tools are derived from these types.
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
+from leaseplane.limits import ADMITTED_MAX, POSITION_EXACT_MAX, WAIT_MS_MAX, WHOLE_NUMBER_MAX
 from leaseplane.model import Access
 
 ErrorCode: TypeAlias = Literal[
@@ -52,19 +53,62 @@ STATUS_OF: Final[dict[ErrorCode, int]] = {
 }
 
 
+# -- values that occur in several bodies -------------------------------------------------------
+
+Time = Annotated[
+    str, Meta(description="RFC 3339, UTC, with milliseconds.", extra_json_schema={"format": "date-time"})
+]
+Ms = Annotated[int, Meta(ge=0, description="Milliseconds.")]
+Did = Annotated[str, Meta(description="The DID of an agent.")]
+Resource = Annotated[str, Meta(description="The name of what is leased.")]
+HolderInstance = Annotated[str, Meta(description="Which part of that agent it is, where it said so.")]
+Message = Annotated[
+    str, Meta(description="What is wrong and what to do. For people; its wording may change.")
+]
+Fence = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=WHOLE_NUMBER_MAX,
+        description="The fencing number of the grant: a later grant of the same resource has a larger one.",
+    ),
+]
+Position = Annotated[
+    int,
+    Meta(
+        ge=1,
+        description=f"The place in the queue, from 1; exact up to {POSITION_EXACT_MAX} and perhaps a lower "
+        "bound beyond.",
+    ),
+]
+Score = Annotated[
+    float, Meta(ge=0, le=100, multiple_of=0.5, description="A trust score; whole where it is a whole number.")
+]
+Receipt = Annotated[
+    str,
+    Meta(
+        description="A signed statement of this answer: a compact JWS (EdDSA), checked with the keys of "
+        "/.well-known/jwks.json. It digests this body without this member, in RFC 8785 form."
+    ),
+]
+
+
+# -- the bodies --------------------------------------------------------------------------------
+
+
 class LeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A lease as its holder is told of it."""
 
     lease_id: str
-    resource: str
-    holder: str
-    granted_at: str
-    expires_at: str
-    ttl_ms: int
-    fence: int
+    resource: Resource
+    holder: Did
+    granted_at: Time
+    expires_at: Time
+    ttl_ms: Ms
+    fence: Fence
     renewed: bool | UnsetType = UNSET
     access: Access
-    instance: str | UnsetType = UNSET
+    instance: HolderInstance | UnsetType = UNSET
     note: str | UnsetType = UNSET
 
 
@@ -75,14 +119,14 @@ class GrantedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lease: LeaseBody
     renewed: Literal[True] | UnsetType = UNSET
     waiting: int | UnsetType = UNSET
-    receipt: str | UnsetType = UNSET
+    receipt: Receipt | UnsetType = UNSET
 
 
 class StampedeBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Who of the queue is first in line, and how long an asker should wait before it asks again."""
 
-    admitted: tuple[str, ...]
-    wait_ms: int
+    admitted: Annotated[tuple[Did, ...], Meta(max_length=ADMITTED_MAX)]
+    wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX, description="min(800, 25 · 2^n), n waiters.")]
 
 
 class HeldBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -90,24 +134,24 @@ class HeldBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ok: Literal[False] = False
     error: Literal["lease_held"] = "lease_held"
-    message: str
-    holder: str | UnsetType = UNSET
-    instance: str | UnsetType = UNSET
+    message: Message
+    holder: Did | UnsetType = UNSET
+    instance: HolderInstance | UnsetType = UNSET
     note: str | UnsetType = UNSET
-    holders: tuple[str, ...] | UnsetType = UNSET
-    expires_at: str | UnsetType = UNSET
+    holders: tuple[Did, ...] | UnsetType = UNSET
+    expires_at: Time | UnsetType = UNSET
     stampede: StampedeBody
-    position: int
-    retry_after_ms: int
-    receipt: str | UnsetType = UNSET
+    position: Position
+    retry_after_ms: Ms
+    receipt: Receipt | UnsetType = UNSET
 
 
 class CycleEdgeBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One step of a cycle: an agent, the resource that it waits for, and who holds that."""
 
-    actor_did: str
-    waits_for: str
-    held_by: str
+    actor_did: Did
+    waits_for: Resource
+    held_by: Did
 
 
 class DeadlockBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -115,12 +159,12 @@ class DeadlockBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ok: Literal[False] = False
     error: Literal["deadlock"] = "deadlock"
-    message: str
-    holder: str
-    instance: str | UnsetType = UNSET
-    waiting_on: str
+    message: Message
+    holder: Did
+    instance: HolderInstance | UnsetType = UNSET
+    waiting_on: Resource
     cycle: tuple[CycleEdgeBody, ...]
-    receipt: str | UnsetType = UNSET
+    receipt: Receipt | UnsetType = UNSET
 
 
 class StaleLeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -128,8 +172,8 @@ class StaleLeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ok: Literal[False] = False
     error: Literal["stale_lease"] = "stale_lease"
-    message: str
-    receipt: str | UnsetType = UNSET
+    message: Message
+    receipt: Receipt | UnsetType = UNSET
 
 
 class NotHolderBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -137,10 +181,10 @@ class NotHolderBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ok: Literal[False] = False
     error: Literal["not_holder"] = "not_holder"
-    message: str
-    holder: str
-    instance: str | UnsetType = UNSET
-    receipt: str | UnsetType = UNSET
+    message: Message
+    holder: Did
+    instance: HolderInstance | UnsetType = UNSET
+    receipt: Receipt | UnsetType = UNSET
 
 
 class NotHeldBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -148,18 +192,18 @@ class NotHeldBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ok: Literal[False] = False
     error: Literal["not_held"] = "not_held"
-    message: str
-    receipt: str | UnsetType = UNSET
+    message: Message
+    receipt: Receipt | UnsetType = UNSET
 
 
 class ReleasedLeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The lease that was let go of."""
 
     lease_id: str
-    resource: str
-    holder: str
-    fence: int
-    instance: str | UnsetType = UNSET
+    resource: Resource
+    holder: Did
+    fence: Fence
+    instance: HolderInstance | UnsetType = UNSET
 
 
 class ReleasedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -167,32 +211,32 @@ class ReleasedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ok: Literal[True] = True
     released: ReleasedLeaseBody
-    trust: int | float
-    receipt: str | UnsetType = UNSET
+    trust: Score
+    receipt: Receipt | UnsetType = UNSET
 
 
 class WaitBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One live wait. `instance` is the waiter's; `holder` is absent where nobody holds the resource."""
 
-    resource: str
-    actor_did: str
-    instance: str | UnsetType = UNSET
-    holder: str | UnsetType = UNSET
-    position: int
-    since: str
-    last_asked_at: str
+    resource: Resource
+    actor_did: Did
+    instance: HolderInstance | UnsetType = UNSET
+    holder: Did | UnsetType = UNSET
+    position: Position
+    since: Time
+    last_asked_at: Time
     parked: bool
 
 
 class DeadlockPairBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One refused wait: `actorDid` asked for `resource`, whose `holder` was waiting on `waitingOn`."""
 
-    actor_did: str
-    instance: str | UnsetType = UNSET
-    resource: str
-    holder: str
-    waiting_on: str
-    at: str
+    actor_did: Did
+    instance: HolderInstance | UnsetType = UNSET
+    resource: Resource
+    holder: Did
+    waiting_on: Resource
+    at: Time
 
 
 class ListedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -201,7 +245,7 @@ class ListedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ok: Literal[True] = True
     waiting: tuple[WaitBody, ...]
     deadlocks: tuple[DeadlockPairBody, ...]
-    receipt: str | UnsetType = UNSET
+    receipt: Receipt | UnsetType = UNSET
 
 
 class WithdrawnBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -215,8 +259,8 @@ class TrustBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An agent's score, and how many of its leases it released and let run out."""
 
     ok: Literal[True] = True
-    actor_did: str
-    score: int | float
+    actor_did: Did
+    score: Score
     released: int
     expired: int
 
@@ -225,7 +269,7 @@ class BrokenBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The leases that the operator ended. No trust moved."""
 
     ok: Literal[True] = True
-    resource: str
+    resource: Resource
     reason: str
     broken: tuple[LeaseBody, ...]
 
@@ -235,7 +279,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ok: Literal[False] = False
     error: ErrorCode
-    message: str
+    message: Message
     field: str | UnsetType = UNSET
     quota: str | UnsetType = UNSET
     bound: str | UnsetType = UNSET

@@ -10,20 +10,24 @@ a generator that does no waiting of its own; `transact` drives it for a caller w
 
 import os
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Self
+
+import msgspec
 
 from leaseplane.authority import decide
 from leaseplane.authority.state import State, Terms
 from leaseplane.clock import Clock
 from leaseplane.limits import (
     BUSY_GIVE_UP_MS,
+    BUSY_RETRY_MS,
     IDEMPOTENCY_KEPT_MS,
     LEASE_MS_STANDARD,
     SETTLE_RESOURCES_MAX,
 )
 from leaseplane.receipts.keyring import Keyring
-from leaseplane.resources import SemanticsClass
+from leaseplane.resources import SHARED_READ_STANDARD, SemanticsClass
 from leaseplane.settings import Settings
 from leaseplane.store.contract import Delivery
 from leaseplane.store.database import PATIENCE, DatabaseBusy, Patience
@@ -59,15 +63,15 @@ class Plane:
     """
 
     def __init__(
-        self, folder: DataFolder, store: SqliteStore, clock: Clock, terms: Terms, presence: Presence
+        self, folder: DataFolder, store: SqliteStore, clock: Clock, presence: Presence, keyring: Keyring
     ) -> None:
         self.folder = folder
         self.store = store
         self.clock = clock
-        self.terms = terms
         self.presence = presence
-        self.state = State(terms)
-        self.keyring: Keyring
+        self.keyring = keyring
+        self.state: State
+        self._stored_terms: str | None = None
         self._requests = 0
 
     @classmethod
@@ -76,29 +80,31 @@ class Plane:
         settings: Settings,
         clock: Clock,
         *,
+        governs: bool = False,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> Self:
+        """Open the data folder that the settings name, made where it is missing.
+
+        `governs` says that this is the folder's server: what its settings say of the semantics classes
+        and of the cap on a holding is kept in the folder from now on, and holds for every process.
+        """
         folder = DataFolder.open(settings.data)
         process_id = random_bytes(8).hex()
-        presence = Presence.open(folder.processes, process_id)
-        try:
+        with ExitStack() as opened:
+            presence = Presence.open(folder.processes, process_id)
+            opened.callback(presence.close)
             store = SqliteStore(folder.database, process_id)
-        except BaseException:
-            presence.close()
-            raise
-        try:
-            plane = cls(folder, store, clock, _terms(store, settings, clock), presence)
-            plane.keyring = Keyring.open(
+            opened.callback(store.close)
+            keyring = Keyring.open(
                 folder.keys,
                 now_s=clock.now().wall_ms // 1000,
                 random_bytes=random_bytes,
                 issuer=settings.public_url,
             )
-            plane._reclaim()
-        except BaseException:
-            store.close()
-            presence.close()
-            raise
+            plane = cls(folder, store, clock, presence, keyring)
+            plane._adopt(settings, governs)
+            plane._bury_dead()
+            opened.pop_all()
         return plane
 
     def close(self) -> None:
@@ -132,7 +138,7 @@ class Plane:
             with self.store.faults():
                 if self.store.changed_elsewhere():
                     # Someone else has written since our last transaction: what we remember is old.
-                    self.state.forget()
+                    self._read_terms()
                 # The time is read inside the lock, so that decisions are in the order of their times.
                 self.state.begin(self.store, self.clock.now())
                 decided.settled = decide.settle(self.state)
@@ -161,13 +167,20 @@ class Plane:
                 self.presence.wake(process_id)
         return decided
 
-    def transact(self, *works: Work, patience: Patience = PATIENCE) -> list[Any]:
+    def transact(
+        self, *works: Work, deliveries: list[Delivery] | None = None, patience: Patience = PATIENCE
+    ) -> list[Any]:
         """Do these works in one transaction and return their results; blocks until the commit stands.
+
+        Replies to parked requests that came of it are appended to `deliveries`; those of other
+        processes have been woken for them.
 
         Raises as `commit_path` does, and `DatabaseBusy` when others write for `BUSY_GIVE_UP_MS`.
         """
         while True:
             decided = self._drive(works, patience)
+            if deliveries is not None:
+                deliveries += decided.deliveries
             if decided.settled:
                 return decided.results
 
@@ -190,61 +203,119 @@ class Plane:
                         raise DatabaseBusy(
                             "other processes keep the database busy; nothing was changed, ask again"
                         )
-                    patience.sleep(patience.random.uniform(0.0005, 0.0015))
+                    patience.sleep(BUSY_RETRY_MS * patience.random.uniform(0.5, 1.5) / 1000)
                     step = next(path)
         except StopIteration as stop:
             decided: Decided = stop.value
             return decided
 
-    # -- those who died, and restarts ----------------------------------------------------------
+    # -- opening, restarts, and those who died ------------------------------------------------
 
     def bury(self, process_id: str, state: State) -> None:
         """Inside a transaction: withdraw and undo all that a dead process kept open."""
         decide.bury(state, process_id)
         self.store.drop_deliveries_of(process_id)
 
-    def _reclaim(self) -> None:
-        """Before anything is decided here: full terms after a restart of the machine, then the dead."""
-        self.transact(self._take_over)
+    def _adopt(self, settings: Settings, governs: bool) -> None:
+        """Before anything is decided here: what was fixed for this folder, and under a new boot full terms.
+
+        One transaction of its own, in front of the commit path: under a new boot id the stored ends are
+        counted on a clock that is gone, so nothing may be settled by them. A crash in it leaves the
+        folder as it was, and the next to open it does the same.
+        """
+        started = PATIENCE.monotonic()
+        while not self.store.try_begin():
+            if (PATIENCE.monotonic() - started) * 1000 > BUSY_GIVE_UP_MS:
+                raise DatabaseBusy("other processes keep the database busy; nothing was changed, try again")
+            PATIENCE.sleep(BUSY_RETRY_MS / 1000)
+        try:
+            with self.store.faults():
+                stored = self.store.meta("terms")
+                terms = _agreed(settings, _terms_of(stored) if stored else None, governs)
+                written = msgspec.json.encode(terms).decode()
+                if written != stored:
+                    self.store.put_meta("terms", written)
+                self._read_terms()
+                self.state.begin(self.store, self.clock.now())
+                if self.store.meta("boot_id") != self.clock.boot_id:
+                    self._give_full_terms()
+                    self.store.put_meta("boot_id", self.clock.boot_id)
+                self.state.end()
+            self.store.commit()
+        except BaseException:
+            self.store.roll_back()
+            raise
+
+    def _give_full_terms(self) -> None:
+        self.store.renew_idempotency(self.state.now.boot_ms + IDEMPOTENCY_KEPT_MS)
+        place = ("", "")
+        while places := self.store.places_after(place, SETTLE_RESOURCES_MAX):
+            for workspace, resource in places:
+                decide.reboot(self.state, self.state.room(workspace, resource))
+            place = places[-1]
+            self.state.apply()
+
+    def _bury_dead(self) -> None:
         with self.store.faults():
             parking = self.store.parking_processes() - {self.presence.process_id}
         for process_id in sorted(self.presence.dead(parking | self.presence.others())):
             self.transact(partial(self.bury, process_id))
             self.presence.bury(process_id)
 
-    def _take_over(self, state: State) -> None:
-        if self.store.meta("boot_id") == self.clock.boot_id:
-            return
-        # The clock on which the stored ends were counted is gone with its boot.
-        self.store.renew_idempotency(state.now.boot_ms + IDEMPOTENCY_KEPT_MS)
-        place = ("", "")
-        while places := self.store.places_after(place, SETTLE_RESOURCES_MAX):
-            for workspace, resource in places:
-                decide.reboot(state, state.room(workspace, resource))
-            place = places[-1]
-            state.apply()
-        self.store.put_meta("boot_id", self.clock.boot_id)
+    def _read_terms(self) -> None:
+        """Drop what is remembered, and take the folder's terms, which its server may have changed."""
+        stored = self.store.meta("terms")
+        if stored == self._stored_terms:
+            self.state.forget()
+        else:
+            self._stored_terms = stored
+            terms = _terms_of(stored)
+            classes: dict[str, SemanticsClass] = dict.fromkeys(terms.shared_read, "shared_read")
+            self.state = State(Terms(terms.lease_ms, terms.hold_ms_max, classes))
 
 
-def _terms(store: SqliteStore, settings: Settings, clock: Clock) -> Terms:
-    """What was fixed when the folder was made; made now where it is new."""
-    while not store.try_begin():
-        PATIENCE.sleep(0.001)
-    try:
-        with store.faults():
-            lease_ms = store.meta("lease_ms")
-            if lease_ms is None:
-                lease_ms = settings.lease_ms or LEASE_MS_STANDARD
-                store.put_meta("lease_ms", lease_ms)
-                store.put_meta("boot_id", clock.boot_id)
-        if settings.lease_ms not in (None, lease_ms):
-            raise FolderRefused(
-                f"the data folder {settings.data} was made with leases of {lease_ms} ms, but "
-                f"LEASEPLANE_LEASE_MS says {settings.lease_ms}; unset it, or use another data folder"
-            )
-    except BaseException:
-        store.roll_back()
-        raise
-    store.commit()
-    classes: dict[str, SemanticsClass] = dict.fromkeys(settings.shared_read, "shared_read")
-    return Terms(lease_ms, settings.hold_ms_max, classes)
+class _StoredTerms(msgspec.Struct, frozen=True, rename="camel"):
+    """What is fixed for a data folder, as its database keeps it."""
+
+    lease_ms: int
+    hold_ms_max: int
+    shared_read: tuple[str, ...]
+
+
+def _terms_of(stored: str) -> _StoredTerms:
+    return msgspec.json.decode(stored, type=_StoredTerms)
+
+
+def _agreed(settings: Settings, stored: _StoredTerms | None, governs: bool) -> _StoredTerms:
+    """The terms that hold, or `FolderRefused` where these settings contradict the folder's."""
+    if stored is None:
+        stored = _StoredTerms(
+            settings.lease_ms or LEASE_MS_STANDARD, settings.hold_ms_max or 0, SHARED_READ_STANDARD
+        )
+        governs = True
+    if settings.lease_ms not in (None, stored.lease_ms):
+        raise FolderRefused(
+            f"the data folder {settings.data} was made with leases of {stored.lease_ms} ms, but "
+            f"LEASEPLANE_LEASE_MS says {settings.lease_ms}; unset it, or name another data folder"
+        )
+    wanted = _StoredTerms(
+        stored.lease_ms,
+        stored.hold_ms_max if settings.hold_ms_max is None else settings.hold_ms_max,
+        stored.shared_read if settings.shared_read is None else settings.shared_read,
+    )
+    if wanted != stored and not governs:
+        variable, kept, said = (
+            ("LEASEPLANE_HOLD_MS_MAX", stored.hold_ms_max, wanted.hold_ms_max)
+            if wanted.hold_ms_max != stored.hold_ms_max
+            else ("LEASEPLANE_SHARED_READ", ",".join(stored.shared_read), ",".join(wanted.shared_read))
+        )
+        raise FolderRefused(
+            f"the data folder {settings.data} has {variable}={kept}, but here it says {said}; unset it, or "
+            "start the folder's server with it, which sets it for all"
+        )
+    if 0 < wanted.hold_ms_max < wanted.lease_ms:
+        raise FolderRefused(
+            f"LEASEPLANE_HOLD_MS_MAX={wanted.hold_ms_max} is less than the {wanted.lease_ms} ms that one "
+            "lease runs; raise it, or set it to 0 for no cap"
+        )
+    return wanted

@@ -121,6 +121,9 @@ MESSAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 PIPELINED_MAX: Final = 16
 REFUSED_BODY_DRAINED_BYTES_MAX: Final = 1024 * 1024
 REFUSED_BODY_DRAINED_MS_MAX: Final = 1_000
+PARKED_ANSWERED_MS_MAX: Final = 1_000
+"""How long a stopping server waits for parked requests that the engine has let go of."""
+
 STOP_MS_MAX: Final = 5_000
 
 # -- identity and receipts ---------------------------------------------------------------------
@@ -129,9 +132,11 @@ API_KEYS_PER_WORKSPACE_MAX: Final = 10_000
 REVOKED_WITHIN_MS: Final = 1_000
 SIGNED_REQUEST_AGE_S_MAX: Final = 60
 NONCE_CHARS_MAX: Final = 128
+SIGNATURE_FIELDS_BYTES_MAX: Final = 4_096
 NONCE_KEPT_MS: Final = 180_000
 """Boot-clock time for which a signed request's nonce is remembered. A request may be dated ahead by
-the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set."""
+the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set.
+How many there can be is bounded by this and by the sync that each costs; only admitted agents spend any."""
 
 NONCES_FORGOTTEN_AT_ONCE_MAX: Final = 8
 REGISTRY_BUSY_GIVE_UP_MS: Final = 250
@@ -173,6 +178,7 @@ assert 2 * SIGNED_REQUEST_AGE_S_MAX * 1_000 < NONCE_KEPT_MS
 assert CONNECTION_SWEEP_MS * 4 <= REQUEST_COMPLETE_MS_MAX < KEEP_ALIVE_MS_MAX
 assert HEAD_BYTES_MAX + 6 * BODY_BYTES_MAX < REFUSED_BODY_DRAINED_BYTES_MAX < MESSAGE_BYTES_MAX
 assert CONNECTIONS_SHED < CONNECTIONS_MAX
+assert PARKED_ANSWERED_MS_MAX < STOP_MS_MAX
 assert NONCES_FORGOTTEN_AT_ONCE_MAX > 1
 assert BUSY_RETRY_MS < REGISTRY_BUSY_GIVE_UP_MS <= BUSY_GIVE_UP_MS
 assert CREDENTIAL_CACHED_MS_MAX + REGISTRY_BUSY_GIVE_UP_MS < REVOKED_WITHIN_MS

@@ -192,18 +192,13 @@ def _canonical_resource(name: str) -> str | None:
 
 # -- what collides -----------------------------------------------------------------------------
 
+SHARED_READ_STANDARD: Final = ("file", "doc", "dataset", "table", "page", "api")
+"""The schemes whose resources several may read at once, unless the operator says otherwise."""
+
 DEFAULT_CLASSES: Final[Mapping[str, SemanticsClass]] = MappingProxyType(
-    {
-        "lock": "exclusive",
-        "file": "shared_read",
-        "doc": "shared_read",
-        "dataset": "shared_read",
-        "table": "shared_read",
-        "page": "shared_read",
-        "api": "shared_read",
-    }
+    dict.fromkeys(SHARED_READ_STANDARD, "shared_read")
 )
-"""The semantics class of each scheme, unless the operator's configuration says otherwise."""
+"""The semantics class of each scheme that is not `exclusive`, by default."""
 
 
 def class_of(resource: str, table: Mapping[str, SemanticsClass]) -> SemanticsClass:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leaseplane.limits import INSTANCE_CHARS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, LEASE_MS_STANDARD
+from leaseplane.resources import SHARED_READ_STANDARD
 from leaseplane.store.folder import default_folder
 
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -60,9 +61,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[str, ...]
     lease_ms: int | None
     """None: what the data folder was made with, or `LEASE_MS_STANDARD` for a new one."""
-    shared_read: tuple[str, ...]
-    hold_ms_max: int
-    """0: no cap."""
+    shared_read: tuple[str, ...] | None
+    """None: what the data folder has, or `SHARED_READ_STANDARD` for a new one."""
+    hold_ms_max: int | None
+    """0: no cap; None: what the data folder has, or no cap for a new one."""
     allow_hosts: tuple[str, ...]
     allow_origins: tuple[str, ...]
     host: str
@@ -260,18 +262,22 @@ SETTINGS: Final = (
         "LEASEPLANE_SHARED_READ",
         "list",
         "schemes, separated by commas; a comma alone is none",
-        "file,doc,dataset,table,page,api",
-        "The schemes whose resources several may read at once; every other one is exclusive.",
+        None,
+        "The schemes whose resources several may read at once; every other one is exclusive. Kept in the "
+        "data folder: set by its server, and the same for every process.",
         _list_of(_matching(r"[a-z][a-z0-9+.-]*", "must list schemes like file,doc, in lower case")),
+        f"what the data folder has; `{','.join(SHARED_READ_STANDARD)}` for a new one",
     ),
     Setting(
         "hold_ms_max",
         "LEASEPLANE_HOLD_MS_MAX",
         "whole number, ms",
         f"0, or {LEASE_MS_MIN} to {_HOLD_MS_MAX_MAX}, and no less than a lease runs",
-        "0",
-        "The operator's cap on the total time of one holding, renewals included; 0 is none.",
+        None,
+        "The operator's cap on the total time of one holding, renewals included; 0 is none. Kept in the "
+        "data folder: set by its server, and the same for every process.",
         _hold_ms_max,
+        "what the data folder has; `0` for a new one",
     ),
     Setting(
         "allow_hosts",
@@ -363,7 +369,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         else:
             values[setting.field] = setting.read(setting.default)
     settings = Settings(**values)
-    if 0 < settings.hold_ms_max < (settings.lease_ms or LEASE_MS_MIN):
+    if 0 < (settings.hold_ms_max or 0) < (settings.lease_ms or LEASE_MS_MIN):
         raise SettingRefused(
             f"LEASEPLANE_HOLD_MS_MAX={settings.hold_ms_max} is less than one lease runs "
             f"(LEASEPLANE_LEASE_MS={settings.lease_ms}); raise it, or set it to 0 for no cap"

@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseplane.identity import api_keys
@@ -33,6 +33,7 @@ def a_key() -> str:
     return mint_api_key(os.urandom)[1].reveal()
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32))
 def test_a_key_is_recognised_and_holds_its_id(randomness: bytes) -> None:
     rest = [randomness[:8], randomness[8:]]
@@ -60,6 +61,7 @@ def test_keys_differ_in_every_bit_of_their_randomness() -> None:
     assert len(seen) == 8 * 24
 
 
+@settings(deadline=None)
 @given(st.integers(0, 55), st.characters(min_codepoint=0x20, max_codepoint=0x7E))
 def test_one_wrong_character_is_noticed_without_a_look_up(position: int, character: str) -> None:
     key = a_key()
@@ -136,34 +138,38 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    folder = tmp_path / "keys"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def test_the_secret_is_made_once_and_for_its_owner_alone(keys: Path) -> None:
     old = os.umask(0)
     try:
-        first = load_key_hash(tmp_path / "keys", os.urandom)
+        first = load_key_hash(keys, os.urandom)
     finally:
         os.umask(old)
-    assert mode_of(tmp_path / "keys") == 0o700
-    assert mode_of(tmp_path / "keys/api-keys.secret") == 0o600
-    assert load_key_hash(tmp_path / "keys", os.urandom).fingerprint == first.fingerprint
-    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["api-keys.secret"]
+    assert mode_of(keys / "api-keys.secret") == 0o600
+    assert load_key_hash(keys, os.urandom).fingerprint == first.fingerprint
+    assert [path.name for path in keys.iterdir()] == ["api-keys.secret"]
 
 
-def test_what_others_could_read_is_closed(tmp_path: Path) -> None:
-    load_key_hash(tmp_path / "keys", os.urandom)
-    (tmp_path / "keys").chmod(0o755)
-    (tmp_path / "keys/api-keys.secret").chmod(0o644)
-    load_key_hash(tmp_path / "keys", os.urandom)
-    assert mode_of(tmp_path / "keys") == 0o700
-    assert mode_of(tmp_path / "keys/api-keys.secret") == 0o600
+def test_what_others_could_read_is_closed(keys: Path) -> None:
+    load_key_hash(keys, os.urandom)
+    (keys / "api-keys.secret").chmod(0o644)
+    load_key_hash(keys, os.urandom)
+    assert mode_of(keys / "api-keys.secret") == 0o600
 
 
-def test_all_who_make_the_secret_at_once_use_the_same(tmp_path: Path) -> None:
+def test_all_who_make_the_secret_at_once_use_the_same(keys: Path) -> None:
     barrier = threading.Barrier(8)
     found: list[bytes] = []
 
     def load() -> None:
         barrier.wait()
-        found.append(load_key_hash(tmp_path / "keys", os.urandom).fingerprint)
+        found.append(load_key_hash(keys, os.urandom).fingerprint)
 
     threads = [threading.Thread(target=load) for _ in range(8)]
     for thread in threads:
@@ -172,16 +178,15 @@ def test_all_who_make_the_secret_at_once_use_the_same(tmp_path: Path) -> None:
         thread.join()
     assert len(found) == 8
     assert len(set(found)) == 1
-    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["api-keys.secret"]
+    assert [path.name for path in keys.iterdir()] == ["api-keys.secret"]
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
-def test_a_damaged_secret_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "keys/api-keys.secret").write_bytes(content)
+def test_a_damaged_secret_is_refused_and_left_alone(keys: Path, content: bytes) -> None:
+    (keys / "api-keys.secret").write_bytes(content)
     with pytest.raises(FolderRefused, match=r"api-keys\.secret"):
-        load_key_hash(tmp_path / "keys", os.urandom)
-    assert (tmp_path / "keys/api-keys.secret").read_bytes() == content
+        load_key_hash(keys, os.urandom)
+    assert (keys / "api-keys.secret").read_bytes() == content
 
 
 def test_a_kept_key_is_for_its_owner_alone_and_whole(tmp_path: Path) -> None:
@@ -193,6 +198,25 @@ def test_a_kept_key_is_for_its_owner_alone_and_whole(tmp_path: Path) -> None:
     assert path.read_text() == key.reveal() + "\n"
     assert mode_of(path) == 0o600
     assert [found.name for found in tmp_path.iterdir()] == ["api-key"]
+
+
+@pytest.mark.parametrize("umask", [0, 0o777])
+def test_no_umask_opens_or_closes_a_kept_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    fchmod = os.fchmod
+
+    def while_nobody_could_read_it(descriptor: int, mode: int) -> None:
+        assert stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077 == 0
+        fchmod(descriptor, mode)
+
+    monkeypatch.setattr(api_keys.os, "fchmod", while_nobody_could_read_it)
+    old = os.umask(umask)
+    try:
+        keep_api_key(tmp_path / "api-key", Secret(a_key()), os.urandom)
+    finally:
+        os.umask(old)
+    assert mode_of(tmp_path / "api-key") == 0o600
 
 
 def test_a_key_that_cannot_be_kept_leaves_nothing_behind(

@@ -16,7 +16,7 @@ from leaseplane.identity.api_keys import ApiKeyMalformed, Secret
 from leaseplane.identity.registry import LOCAL_WORKSPACE, Registry, RegistryRefused, open_registry
 from leaseplane.model import AuthorityUnavailable, Moment
 from leaseplane.resources import NameRefused
-from leaseplane.store.folder import FolderRefused
+from leaseplane.store.folder import DataFolder, FolderRefused
 
 NOW = 1_764_500_000_000
 X25519_DID = "did:key:z6LSbysY2xFMRpGMhb7tFTLMpeuPRaqaWM1yECx2AtzE3KCc"
@@ -29,7 +29,7 @@ def agent_did(number: int = 1) -> str:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Registry]:
-    opened = open_registry(tmp_path, os.urandom)
+    opened = open_registry(DataFolder.open(tmp_path), os.urandom)
     yield opened
     opened.close()
 
@@ -37,7 +37,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 @pytest.fixture
 def another(registry: Registry, tmp_path: Path) -> Iterator[Registry]:
     """The same folder, opened by someone else."""
-    opened = open_registry(tmp_path, os.urandom)
+    opened = open_registry(DataFolder.open(tmp_path), os.urandom)
     yield opened
     opened.close()
 
@@ -83,7 +83,7 @@ def test_a_key_is_found_by_what_was_shown_once(registry: Registry, another: Regi
 
 
 def test_an_unknown_key_is_not_found(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = open_registry(tmp_path_factory.mktemp("elsewhere"), os.urandom)
+    elsewhere = open_registry(DataFolder.open(tmp_path_factory.mktemp("elsewhere")), os.urandom)
     elsewhere.create_workspace("w", NOW)
     registry.create_workspace("w", NOW)
     _, foreign = elsewhere.create_key("w", "any-actor", NOW)
@@ -229,10 +229,10 @@ def test_a_nonce_is_spent_once_by_each_agent(registry: Registry, another: Regist
 
 
 def test_a_nonce_outlives_the_connection(tmp_path: Path) -> None:
-    first = open_registry(tmp_path, os.urandom)
+    first = open_registry(DataFolder.open(tmp_path), os.urandom)
     assert spent(first, "n", 1_000)
     first.close()
-    second = open_registry(tmp_path, os.urandom)
+    second = open_registry(DataFolder.open(tmp_path), os.urandom)
     assert not spent(second, "n", 1_000 + limits.NONCE_KEPT_MS)
     second.close()
 
@@ -354,7 +354,7 @@ def test_many_first_starts_at_once_make_one_key(tmp_path: Path) -> None:
 
     def start() -> None:
         barrier.wait()
-        opened = open_registry(tmp_path, os.urandom)
+        opened = open_registry(DataFolder.open(tmp_path), os.urandom)
         made.append(opened.ensure_local(NOW).made)
         opened.close()
 
@@ -364,7 +364,7 @@ def test_many_first_starts_at_once_make_one_key(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(made) == [False] * 5 + [True]
-    registry = open_registry(tmp_path, os.urandom)
+    registry = open_registry(DataFolder.open(tmp_path), os.urandom)
     assert registry.find_key((tmp_path / "api-key").read_text().strip()) == registry.keys()[0]
     registry.close()
 
@@ -373,11 +373,11 @@ def test_many_first_starts_at_once_make_one_key(tmp_path: Path) -> None:
 
 
 def test_a_registry_without_its_secret_is_refused(tmp_path: Path) -> None:
-    opened = open_registry(tmp_path, os.urandom)
+    opened = open_registry(DataFolder.open(tmp_path), os.urandom)
     opened.close()
     (tmp_path / "keys/api-keys.secret").unlink()
     with pytest.raises(FolderRefused, match="restore the two together"):
-        open_registry(tmp_path, os.urandom)
+        open_registry(DataFolder.open(tmp_path), os.urandom)
 
 
 def test_a_registry_that_was_moved_away_is_not_read_any_more(registry: Registry, tmp_path: Path) -> None:
@@ -385,14 +385,14 @@ def test_a_registry_that_was_moved_away_is_not_read_any_more(registry: Registry,
     (tmp_path / "registry.db").rename(tmp_path / "old.db")
     with pytest.raises(AuthorityUnavailable, match="is gone"):
         registry.keys()
-    open_registry(tmp_path, os.urandom).close()
+    open_registry(DataFolder.open(tmp_path), os.urandom).close()
     with pytest.raises(AuthorityUnavailable, match="replaced"):
         registry.workspace_of(agent_did())
 
 
 def test_no_folder_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(AuthorityUnavailable):
-        open_registry(tmp_path / "missing", os.urandom)
+        open_registry(DataFolder(tmp_path / "missing"), os.urandom)
 
 
 def test_all_files_are_for_their_owner_alone(registry: Registry, tmp_path: Path) -> None:

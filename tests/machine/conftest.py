@@ -20,13 +20,13 @@ def start() -> Iterator[Start]:
     """Start a Python process on a piece of code, its arguments in `args`. None outlives the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start_one(code: str, *args: object) -> "subprocess.Popen[str]":
+    def start_one(code: str, *args: object, **environ: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [sys.executable, "-c", f"import sys, os\nargs = sys.argv[1:]\n{code}", *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            env={**os.environ, "PYTHONPATH": str(SOURCE), **environ},
         )
         started.append(process)
         return process
@@ -48,21 +48,3 @@ def run(start: Start) -> Callable[..., str]:
         return out.strip()
 
     return run_one
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB, which can really be full."""
-    place = tmp_path / "small"
-    place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-    )
-    if made.returncode != 0:
-        pytest.skip(f"mounting a small disk takes more rights than this user has: {made.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)

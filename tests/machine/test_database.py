@@ -1,7 +1,10 @@
 import os
+import shutil
 import signal
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -439,6 +442,52 @@ def test_a_write_error_at_commit_leaves_the_outcome_unknown(path: Path, run: Any
         "print(c.execute('SELECT count(*) FROM box').fetchone())"
     )
     assert run(code, path) == "unknown False\n(0,)"
+
+
+@pytest.fixture
+def broken_sync(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process in which syncing fails while there is a file named by BROKEN."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("making a disk's sync fail takes Linux and a C compiler")
+    source, library = tmp_path / "broken.c", tmp_path / "broken.so"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <errno.h>\n"
+        "#include <stdlib.h>\n#include <unistd.h>\n"
+        "#define BREAK(NAME) int NAME(int fd) {\\\n"
+        '  if (access(getenv("BROKEN"), F_OK) == 0) { errno = EIO; return -1; }\\\n'
+        "  return ((int (*)(int))dlsym(RTLD_NEXT, #NAME))(fd); }\n"
+        "BREAK(fsync)\nBREAK(fdatasync)\n"
+    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library), "BROKEN": str(tmp_path / "broken")}
+
+
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [
+        ("os.kill(os.getpid(), 9)", ["before", "unknown"]),
+        ("put('after'); os.kill(os.getpid(), 9)", ["before", "after"]),
+    ],
+)
+def test_a_commit_whose_sync_failed_stands_after_a_crash_but_not_after_another_commit(
+    path: Path, start: Any, broken_sync: dict[str, str], then: str, expected: list[str]
+) -> None:
+    code = PRELUDE + (
+        "from leaseplane.model import OutcomeUnknown\n"
+        "broken = Path(os.environ['BROKEN']); c = opened(args[0])\n"
+        "def put(name):\n"
+        "    with immediately(c): c.execute('INSERT INTO box VALUES (?, NULL)', (name,))\n"
+        "put('before'); broken.touch()\n"
+        "try: put('unknown')\n"
+        "except OutcomeUnknown: print(c.execute('SELECT name FROM box').fetchall(), flush=True)\n"
+        f"broken.unlink(); {then}"
+    )
+    process = start(code, path, **broken_sync)
+    assert process.stdout.readline() == "[('before',)]\n"
+    assert process.wait() == -signal.SIGKILL
+    with closing(opened(path)) as connection:
+        assert names(connection) == expected
 
 
 def failure(code: int) -> sqlite3.OperationalError:

@@ -4,9 +4,17 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.properties.naive_world import NaiveWorld
+from tests.scenarios.rest_world import RestWorld
+from tests.scenarios.rules_world import ForgetfulRulesWorld, RulesWorld, StoreWorld
 from tests.scenarios.world import World
 
-WORLDS: Final[dict[str, Callable[[], World]]] = {"naive": NaiveWorld}
+WORLDS: Final[dict[str, Callable[[], World]]] = {
+    "naive": NaiveWorld,
+    "rules": RulesWorld,
+    "rules-forgetful": ForgetfulRulesWorld,
+    "store": StoreWorld,
+    "rest": RestWorld,
+}
 """Name and maker; a maker returns a fresh plane each time."""
 
 MODEL: Final = "naive"

@@ -60,7 +60,9 @@ class MemoryRows:
         return [key for key, record in self.records.items() if record.expires_boot_ms <= boot_ms][:most]
 
     def due(self, boot_ms: int, most: int) -> list[Place]:
-        due = [(row.alarm_boot_ms, place) for place, row in self.rooms.items() if row.alarm_boot_ms <= boot_ms]
+        due = [
+            (row.alarm_boot_ms, place) for place, row in self.rooms.items() if row.alarm_boot_ms <= boot_ms
+        ]
         return [place for _, place in sorted(due)][:most]
 
     def next_alarm_boot_ms(self) -> int | None:

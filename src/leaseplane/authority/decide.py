@@ -56,7 +56,7 @@ from leaseplane.store.contract import IdempotencyRecord
 
 from . import leases, waiting
 from .deadlock import blocking_leases, find_cycle
-from .room import Room
+from .room import Room, deadline_boot_ms
 from .state import State
 
 # -- what is due -------------------------------------------------------------------------------
@@ -87,12 +87,13 @@ def settle_room(state: State, room: Room) -> None:
                 leases.expire(state, room, lease)
         else:
             wait = room.waits.get(holder)
-            if wait is None:
+            if wait is None or deadline_boot_ms(wait, state.terms.lease_ms) > now_ms:
+                # It was served or put off by what happened just before.
                 continue
-            if not wait.parked:
-                waiting.die(state, room, wait)
-            elif any(request.until_boot_ms <= now_ms for request in wait.parked):
+            if wait.parked:
                 waiting.time_out(state, room, wait)
+            else:
+                waiting.die(state, room, wait)
         waiting.serve(state, room)
     waiting.serve(state, room)
     state.rearm(room, waiting.kept_until_boot_ms(state, room))
@@ -223,7 +224,8 @@ def acquire(
         if mine is not None and not _goes_further(mine, command.access):
             return _renewed(state, room, mine, command)
     place = room.waits.get(asker)
-    access: Access = command.access or "write"
+    # Asking again without an access keeps the mode, of a place in the queue as of a lease.
+    access: Access = command.access or (place.access if place is not None else "write")
     if place is not None and place.parked:
         access = waiting.strongest(access, place.access)
     blocking = blocking_leases(room, asker, access, place)
@@ -291,17 +293,15 @@ def release(state: State, room: Room, command: Release, jti: str) -> Outcome:
     if not room.leases:
         return NotHeld(room.resource)
     mine = [lease for lease in room.leases.values() if lease.holder.actor == command.actor]
-    named = next((lease for lease in mine if lease.lease_id == command.lease_id), None)
+    if command.instance is not None or command.lease_id is None:
+        # A leaseId without an instance speaks for the whole agent; anything else for one instance.
+        instance = command.instance or ""
+        mine = [lease for lease in mine if lease.holder.instance == instance]
+    if not mine:
+        return NotHolder(room.resource, next(iter(room.leases)))
+    named = next((lease for lease in mine if command.lease_id in (None, lease.lease_id)), None)
     if named is None:
-        if command.instance is not None or command.lease_id is None:
-            # A leaseId without an instance speaks for the whole agent; anything else for one instance.
-            instance = command.instance or ""
-            mine = [lease for lease in mine if lease.holder.instance == instance]
-        if not mine:
-            return NotHolder(room.resource, next(iter(room.leases)))
-        if command.lease_id is not None:
-            return StaleLease(room.resource)
-        named = mine[0]
+        return StaleLease(room.resource)
     trust_halves = leases.release(state, room, named, jti)
     waiting.serve(state, room)
     return Released(
@@ -346,10 +346,11 @@ def hang_up(state: State, pending: Pending) -> None:
     """The caller of a parked request is gone."""
     room = state.room(pending.workspace, pending.resource)
     waiting.hang_up(state, room, pending.holder, pending.request_id)
+    waiting.serve(state, room)
 
 
 def dismiss(state: State, pending: Pending) -> None:
-    """The plane is being stopped: a parked request is answered as if its time were over; its place is kept."""
+    """The plane is being stopped: a parked request is answered as at its time-out, and its place is kept."""
     room = state.room(pending.workspace, pending.resource)
     wait = room.waits.get(pending.holder)
     if wait is None:
@@ -368,23 +369,28 @@ def dismiss(state: State, pending: Pending) -> None:
 
 
 def bury(state: State, process_id: str) -> None:
-    """This process is proven dead: everything that it kept open is withdrawn or undone."""
-    for workspace, resource in state.rows.places_of_process(process_id):
-        room = state.room(workspace, resource)
-        gone = [
+    """This process is proven dead: everything that it kept open is withdrawn or undone.
+
+    All of it first, and only then is anything handed on: not to another request of the dead.
+    """
+    rooms = [state.room(*place) for place in state.rows.places_of_process(process_id)]
+    for room in rooms:
+        parked = [
             (wait.waiter, request.request_id)
             for wait in room.waits.values()
             for request in wait.parked
             if request.process_id == process_id
         ]
-        gone += [
+        handed = [
             (lease.holder, request_id)
             for lease in room.leases.values()
             for request_id in lease.handed
             if request_id.startswith(process_id)
         ]
-        for holder, request_id in gone:
+        for holder, request_id in parked + handed:
             waiting.hang_up(state, room, holder, request_id)
+    for room in rooms:
+        waiting.serve(state, room)
 
 
 def reboot(state: State, room: Room) -> None:

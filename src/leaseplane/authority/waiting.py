@@ -203,23 +203,13 @@ def time_out(state: State, room: Room, wait: Wait) -> None:
 
 def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
     """The caller of a parked request is gone. With the last request of a place the wait ends; a
-    hand-over whose last recipient is gone before any mark is undone and passes on."""
+    hand-over whose last recipient is gone before any mark is undone. Call `serve` next."""
     wait = room.waits.get(holder)
-    gone = (
-        next((request for request in wait.parked if request.request_id == request_id), None) if wait else None
-    )
-    if wait is not None and gone is not None:
-        left = tuple(request for request in wait.parked if request is not gone)
-        if left:
-            state.put_wait(room, msgspec.structs.replace(wait, parked=left))
-        else:
-            state.end_wait(room, wait)
-        scope = gone.idempotency
-        if scope is not None and all(request.idempotency != scope for request in left):
-            # Nothing was answered under this key, so a repeat is a first ask again.
-            state.put_idempotency(room.workspace, scope, None)
-        serve(state, room)
-        return
+    for request in wait.parked if wait is not None else ():
+        if request.request_id == request_id:
+            assert wait is not None
+            _drop_parked(state, room, wait, request)
+            return
     lease = room.leases.get(holder)
     if lease is not None and request_id in lease.handed:
         others = tuple(request for request in lease.handed if request != request_id)
@@ -227,7 +217,18 @@ def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
             state.put_lease(room, msgspec.structs.replace(lease, handed=others))
         else:
             leases.undo(state, room, lease)
-            serve(state, room)
+
+
+def _drop_parked(state: State, room: Room, wait: Wait, gone: Parked) -> None:
+    left = tuple(request for request in wait.parked if request is not gone)
+    if left:
+        state.put_wait(room, msgspec.structs.replace(wait, parked=left))
+    else:
+        state.end_wait(room, wait)
+    scope = gone.idempotency
+    if scope is not None and all(request.idempotency != scope for request in left):
+        # Nothing was answered under this key, so a repeat is a first ask again.
+        state.put_idempotency(room.workspace, scope, None)
 
 
 # -- granting ----------------------------------------------------------------------------------

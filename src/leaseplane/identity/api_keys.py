@@ -133,16 +133,13 @@ def same_hash(one: bytes, other: bytes) -> bool:
 def load_key_hash(keys_folder: Path, random_bytes: RandomBytes) -> KeyHash:
     """The plane's keyed hash, its secret in `keys_folder/api-keys.secret`, made on first use.
 
-    Folder 0700, file 0600, durable before it is used; of ten processes that make it at once, all use
-    the same one. Raises `FolderRefused` where the file does not hold a secret, and `OSError`.
+    Mode 0600, durable before it is used; of ten processes that make it at once, all use the same one.
+    Raises `FolderRefused` where the file does not hold a secret, and `OSError`.
     """
     path = keys_folder / "api-keys.secret"
-    keys_folder.mkdir(mode=0o700, exist_ok=True)
-    if stat.S_IMODE(keys_folder.stat().st_mode) & 0o077:
-        keys_folder.chmod(0o700)
     if not path.exists():
         # Linked under its name as a whole: no process ever reads half a secret, and the first one wins.
-        draft = write_private(path, random_bytes(_HASH_SECRET_BYTES), random_bytes)
+        draft = _write_draft(path, random_bytes(_HASH_SECRET_BYTES), random_bytes)
         try:
             os.link(draft, path)
         except FileExistsError:
@@ -160,7 +157,7 @@ def load_key_hash(keys_folder: Path, random_bytes: RandomBytes) -> KeyHash:
 
 def keep_api_key(path: Path, api_key: Secret, random_bytes: RandomBytes) -> None:
     """Put `api_key` into the file `path`, mode 0600, durably, and as a whole or not at all."""
-    draft = write_private(path, api_key.reveal().encode("ascii") + b"\n", random_bytes)
+    draft = _write_draft(path, api_key.reveal().encode("ascii") + b"\n", random_bytes)
     try:
         draft.replace(path)
     except OSError:
@@ -169,7 +166,7 @@ def keep_api_key(path: Path, api_key: Secret, random_bytes: RandomBytes) -> None
     _sync_folder(path.parent)
 
 
-def write_private(beside: Path, content: bytes, random_bytes: RandomBytes) -> Path:
+def _write_draft(beside: Path, content: bytes, random_bytes: RandomBytes) -> Path:
     """Write a new file beside `beside`, of mode 0600 from its first instant, durable; answer its path."""
     draft = beside.with_name(f".{beside.name}.{random_bytes(8).hex()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

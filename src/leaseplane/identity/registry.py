@@ -46,7 +46,7 @@ from leaseplane.store.database import (
     patiently,
     storage_faults,
 )
-from leaseplane.store.folder import FolderRefused
+from leaseplane.store.folder import DataFolder, FolderRefused
 
 KeyKind: TypeAlias = Literal["bound", "any-actor", "operator", "test"]
 
@@ -140,23 +140,23 @@ _KEY_COLUMNS: Final = (
 )
 
 
-def open_registry(data_folder: Path, random_bytes: RandomBytes) -> "Registry":
-    """Open the registry in `data_folder`, made on first use. The caller closes it.
+def open_registry(folder: DataFolder, random_bytes: RandomBytes) -> "Registry":
+    """Open the registry in the data folder, made on first use. The caller closes it.
 
     Raises `FolderRefused` where a person has to help (written by a newer version; its secret is not
     the one its keys were made with), `AuthorityUnavailable` where it may work again later.
     """
     connection = open_database(
-        data_folder / "registry.db", migrations=MIGRATIONS, application_id=APPLICATION_ID
+        folder.path / "registry.db", migrations=MIGRATIONS, application_id=APPLICATION_ID
     )
     assert isinstance(connection, Database)
     try:
         try:
-            key_hash = load_key_hash(data_folder / "keys", random_bytes)
+            key_hash = load_key_hash(folder.keys, random_bytes)
         except OSError as error:
-            raise AuthorityUnavailable(f"{data_folder / 'keys'} cannot be used: {error.strerror}") from error
+            raise AuthorityUnavailable(f"{folder.keys} cannot be used: {error.strerror}") from error
         _check_key_hash(connection, key_hash)
-        return Registry(connection, key_hash, random_bytes, data_folder)
+        return Registry(connection, key_hash, random_bytes, folder)
     except BaseException:
         connection.close()
         raise
@@ -194,11 +194,11 @@ class Registry:
         connection: Database,
         key_hash: KeyHash,
         random_bytes: RandomBytes,
-        data_folder: Path,
+        folder: DataFolder,
     ) -> None:
         self._connection = connection
         self._random_bytes = random_bytes
-        self._data_folder = data_folder
+        self._folder = folder
         self.key_hash = key_hash
 
     def close(self) -> None:
@@ -381,7 +381,7 @@ class Registry:
         revoked and another is made; if the operator has revoked it, that stands. Raises `OSError`
         where the file cannot be written; then nothing was made.
         """
-        path = self._data_folder / "api-key"
+        path = self._folder.api_key
         with immediately(self._connection, patience=_PATIENCE):
             if not self._workspace_exists(LOCAL_WORKSPACE):
                 self._insert_workspace(LOCAL_WORKSPACE, now_wall_ms)

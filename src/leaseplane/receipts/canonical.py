@@ -70,16 +70,17 @@ def _no_constant(name: str) -> NoReturn:
     raise NotStrictJson(f"it holds {name}")
 
 
-def _depth(text: str) -> int:
-    deepest = depth = 0
+def _is_deeper_than(text: str, depth_max: int) -> bool:
+    depth = 0
     for match in _BRACKETS.finditer(text):
         bracket = match.group()
         if bracket in "[{":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > depth_max:
+                return True
         elif bracket in "]}":
             depth -= 1
-    return deepest
+    return False
 
 
 def read_strict(data: bytes, *, floats: bool = True, depth_max: int = limits.JSON_DEPTH_MAX) -> object:
@@ -94,7 +95,7 @@ def read_strict(data: bytes, *, floats: bool = True, depth_max: int = limits.JSO
     except UnicodeDecodeError:
         raise NotStrictJson("it is not UTF-8") from None
     # Measured before it is parsed: the parser recurses, and how deep it may is the caller's stack.
-    if _depth(text) > depth_max:
+    if _is_deeper_than(text, depth_max):
         raise NotStrictJson(f"it is nested deeper than {depth_max}")
     try:
         value: object = json.loads(

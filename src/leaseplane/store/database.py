@@ -11,8 +11,9 @@ the shared index is moved on so that others see them. Only the whole commit fram
   after the commit frame whose failing would look the same), and a short frame has no valid checksum.
 - COMMIT failing in any other way (SQLITE_IOERR and its kin, SQLITE_NOMEM, SQLITE_CORRUPT) may have
   failed after the frame was written: in the sync, or in the shared index. SQLite takes it back in
-  memory and the next commit overwrites it, but if every process dies before that, the recovery of
-  the WAL finds a valid commit frame and the transaction stands. Hence `OutcomeUnknown`.
+  memory, so that a read right after it sees nothing of it, and the next commit overwrites it; but if
+  every process dies before that, the recovery of the WAL finds a valid commit frame and the
+  transaction stands after all (there is a test that shows it). Hence `OutcomeUnknown`.
 - A checkpoint that fails after a commit is not reported by COMMIT, and harms nothing.
 """
 
@@ -134,8 +135,7 @@ def open_database(
     damaged, or stays busy (`DatabaseBusy`).
     """
     path = path.absolute()
-    _make_private(path)
-    connection = _connect(path)
+    connection = _connect(path, _make_private(path))
     try:
         with storage_faults(connection):
             # Each of these reads the file, and may meet another process that opens or closes it.
@@ -160,7 +160,8 @@ def _forget_creating() -> None:
 os.register_at_fork(after_in_child=_forget_creating)
 
 
-def _make_private(path: Path) -> None:
+def _make_private(path: Path) -> tuple[int, int]:
+    """Make the file where it is missing, close it to others, and answer which one it is."""
     # SQLite would make the file with the process's umask, and gives -wal and -shm the file's own mode.
     # Closing any descriptor of a file drops all locks that this process has on it, SQLite's too: so an
     # existing file is never opened here, and no thread may connect to a new one before it is closed.
@@ -184,6 +185,7 @@ def _make_private(path: Path) -> None:
                     name.chmod(0o600)
         if not os.access(path, os.R_OK | os.W_OK):
             raise AuthorityUnavailable(f"{path} cannot be both read and written by this user")
+        return found.st_dev, found.st_ino
     except OSError as error:
         if not path.parent.is_dir():
             raise AuthorityUnavailable(f"the data folder {path.parent} does not exist") from error
@@ -199,7 +201,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _connect(path: Path) -> Database:
+def _connect(path: Path, identity: tuple[int, int]) -> Database:
     try:
         # mode=rw: never make a file, its mode would be the umask's. psow: see the head of this module.
         connection = sqlite3.connect(
@@ -213,9 +215,9 @@ def _connect(path: Path) -> Database:
         )
     except sqlite3.Error as error:
         raise AuthorityUnavailable(f"{path} cannot be opened: {error}") from error
-    found = path.stat()
     connection.path = path
-    connection.identity = (found.st_dev, found.st_ino)
+    # As it was before connecting: if another file has the name by now, the first transaction says so.
+    connection.identity = identity
     connection.opener_pid = os.getpid()
     return connection
 
@@ -321,24 +323,17 @@ def immediately(connection: sqlite3.Connection, *, patience: Patience = PATIENCE
     Raises `DatabaseBusy` when it stays busy for `BUSY_GIVE_UP_MS`, `AuthorityUnavailable` when nothing
     was stored, `OutcomeUnknown` when the commit may or may not stand; and whatever the block raises.
     """
-    begin(connection, patience)
+    assert not connection.in_transaction, "one transaction at a time on a connection"
+    started = patience.monotonic()
     try:
+        while not try_begin(connection):
+            _wait_a_little(started, patience, None)
         with storage_faults(connection):
             yield
     except BaseException:
         roll_back(connection)
         raise
     commit(connection)
-
-
-def begin(connection: sqlite3.Connection, patience: Patience = PATIENCE) -> None:
-    """Begin a write transaction, waiting for a busy database; for the rest as `try_begin`.
-
-    Raises `DatabaseBusy` when it stays busy for `BUSY_GIVE_UP_MS`.
-    """
-    started = patience.monotonic()
-    while not try_begin(connection):
-        _wait_a_little(started, patience, None)
 
 
 def try_begin(connection: sqlite3.Connection) -> bool:

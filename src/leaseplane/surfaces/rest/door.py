@@ -22,18 +22,20 @@ class Door:
     """Lets in what names this server: the loopback names, and the names that the operator allowed.
 
     A name without a port stands for every port of that name; an IPv6 address is written in brackets.
-    Raises `ValueError` for an allowed name that could never be in a Host header.
+    `allowed_origins` are further origins (`https://app.example`) whose pages may call this server, and
+    read its answers. Raises `ValueError` for an allowed name that could never be in a Host header.
     """
 
-    __slots__ = ("_allowed", "_remembered")
+    __slots__ = ("_allowed", "_origins", "_remembered")
 
-    def __init__(self, allowed_hosts: Iterable[str] = ()) -> None:
+    def __init__(self, allowed_hosts: Iterable[str] = (), allowed_origins: Iterable[str] = ()) -> None:
         allowed = set(LOOPBACK_NAMES)
         for name in allowed_hosts:
             if not name.isascii() or _AUTHORITY.fullmatch(name.encode()) is None:
                 raise ValueError(f"{name!r} is no host name: give a name or an address, without http://")
             allowed.add(name.lower())
         self._allowed = frozenset(allowed)
+        self._origins = frozenset(origin.lower().encode() for origin in allowed_origins)
         # Headers as they came, and only those let in: the everyday request costs one look-up.
         self._remembered: set[bytes] = set()
 
@@ -47,15 +49,19 @@ class Door:
                 "This plane is not served under the name in your Host header. Use a name that it is served "
                 "under, or have its operator add yours with --allow-host.",
             )
-        if origin is not None:
+        if origin is not None and not self.is_allowed_origin(origin):
             stripped = _ORIGIN.fullmatch(origin)
             if stripped is None or not self._names_us(stripped[1]):
                 return refuse(
                     "forbidden",
                     "Pages of this Origin may not call this plane. Its operator can allow a name with "
-                    "--allow-host.",
+                    "--allow-host, or a foreign origin with --allow-origin.",
                 )
         return None
+
+    def is_allowed_origin(self, origin: bytes) -> bool:
+        """Whether this is one of the foreign origins that the operator allowed."""
+        return bool(self._origins) and origin.lower() in self._origins
 
     def _names_us(self, authority: bytes) -> bool:
         if authority in self._remembered:

@@ -56,4 +56,7 @@ class Metrics:
             "leaseplane_rest_parked", "Requests kept open until they can be answered.", self._parked()
         )
         for name, value in sorted(self._engine_stats().items()):
-            yield GaugeMetricFamily(f"leaseplane_{name}", f"The engine's {name.replace('_', ' ')}.", value)
+            meaning = f"The engine's {name.replace('_', ' ')}."
+            # What is counted since the start only grows; what holds now says so in its name.
+            family = GaugeMetricFamily if name.endswith("_now") else CounterMetricFamily
+            yield family(f"leaseplane_{name}", meaning, value)

@@ -8,16 +8,16 @@ middleware: the order is the code of `_operate`.
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
 from leaseplane.answers import Rendered, refuse
 from leaseplane.clock import Clock
 from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated, authorise
-from leaseplane.limits import BODY_BYTES_MAX, REFUSED_BODY_DRAINED_BYTES_MAX, REFUSED_BODY_DRAINED_MS_MAX
+from leaseplane.limits import BODY_BYTES_MAX, PARKED_ANSWERED_MS_MAX
 from leaseplane.model import (
     Acquire,
     AuthorityUnavailable,
@@ -28,18 +28,18 @@ from leaseplane.model import (
 )
 from leaseplane.operations import OPERATIONS, Operation, RequestRefused
 from leaseplane.resources import NameRefused, check_idempotency_key
+from leaseplane.surfaces.rest.asgi import Application, Headers, Message, Receive, Scope, Send
 from leaseplane.surfaces.rest.door import Door
 from leaseplane.surfaces.rest.json_object import read_object
 from leaseplane.surfaces.rest.metrics import Metrics
 from leaseplane.surfaces.rest.query import read_query
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers: TypeAlias = list[tuple[bytes, bytes]]
-Document: TypeAlias = Callable[[], Mapping[str, object]]
+from leaseplane.surfaces.rest.responses import (
+    HEADERS_IN_SCOPE,
+    JSON_TYPE,
+    NO_HEADERS,
+    respond,
+    respond_and_drain,
+)
 
 logger = logging.getLogger("leaseplane.rest")
 
@@ -67,6 +67,7 @@ class Engine(Protocol):
     ) -> Answered: ...
     def ready(self) -> None: ...
     def stats(self) -> Mapping[str, int | float]: ...
+    async def stop(self) -> None: ...
 
 
 class _HungUp(Exception):
@@ -81,18 +82,21 @@ class _Stopping(Exception):
     """The server is stopping: a parked request has been withdrawn."""
 
 
-JSON_TYPE: Final = b"application/json"
-SECURITY_HEADERS: Final = (
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-_ONCE: Final = frozenset(
+_READ: Final = frozenset(
     (b"host", b"origin", b"idempotency-key", b"content-encoding", b"content-length", b"accept")
 )
+_MANY: Final = frozenset((b"accept", b"content-encoding"))
+"""Of those that are read, the ones that may come on several lines (RFC 9110, 5.3)."""
+
 _UNAUTHENTICATED_HEADERS: Final = ((b"www-authenticate", b'Bearer realm="leaseplane"'),)
-_CLOSE: Final = ((b"connection", b"close"),)
+_CROSS_ORIGIN: Final = (
+    (b"access-control-expose-headers", b"retry-after"),
+    (b"access-control-max-age", b"600"),
+    (b"vary", b"origin"),
+)
+_CROSS_ORIGIN_REQUEST_HEADERS: Final = (
+    b"authorization, content-digest, content-type, idempotency-key, signature, signature-input"
+)
 _EMPTY_DIGEST: Final = sha256(b"").hexdigest()
 _encode: Final = msgspec.json.encode
 
@@ -101,9 +105,10 @@ class RestSurface:
     """The REST surface of one plane.
 
     `engine` decides, `gate` knows who asks, `door` whom the server is called by. `jwks` and
-    `did_document` make the two key documents, `openapi` is the finished OpenAPI document. A path that
-    is not of this surface goes to `elsewhere`, behind the door too; without one it is `not_found`.
-    `scheme` is what callers use to reach the server: `https` behind a proxy that ends TLS.
+    `did_document` (of the Host that it is asked under) make the two key documents, `openapi` is the
+    finished OpenAPI document. A path that is not of this surface goes to `elsewhere`, behind the door
+    too; without one it is `not_found`. `scheme` is what callers use to reach the server: `https`
+    behind a proxy that ends TLS.
     """
 
     def __init__(
@@ -113,8 +118,8 @@ class RestSurface:
         gate: Gate,
         clock: Clock,
         door: Door,
-        jwks: Document,
-        did_document: Document,
+        jwks: Callable[[], Mapping[str, object]],
+        did_document: Callable[[str], Mapping[str, object]],
         openapi: bytes,
         elsewhere: Application | None = None,
         scheme: str = "http",
@@ -139,19 +144,24 @@ class RestSurface:
             b"/metrics": self._exposition,
             b"/openapi.json": lambda _: (200, JSON_TYPE, openapi),
             b"/.well-known/jwks.json": lambda _: (200, JSON_TYPE, _encode(jwks())),
-            b"/.well-known/did.json": lambda _: (200, JSON_TYPE, _encode(did_document())),
+            b"/.well-known/did.json": lambda found: (
+                200,
+                JSON_TYPE,
+                _encode(did_document(found[b"host"].decode())),
+            ),
         }
         self._allow: dict[bytes, bytes] = {path: b"GET, HEAD, OPTIONS" for path in self._documents}
         for path in {path for path, _ in self._operations}:
             methods = sorted(method for at, method in self._operations if at == path)
             self._allow[path] = ", ".join((*methods, "OPTIONS")).encode()
 
-    def stop(self) -> None:
-        """Answer every parked request, and from now on every one that would be parked, with 503.
-
-        The engine withdraws each of them; one that it has just handed a lease to is answered with it.
-        """
+    async def stop(self) -> None:
+        """Have the engine answer what is parked and finish what is under way. What comes later gets 503."""
         self._stopping = True
+        await self._engine.stop()
+        if self._parked:
+            # What the engine has answered is on its way out; nobody waits for the rest.
+            await asyncio.wait(tuple(self._parked), timeout=PARKED_ANSWERED_MS_MAX / 1000)
         for asking in self._parked:
             asking.cancel()
 
@@ -161,46 +171,49 @@ class RestSurface:
         found: dict[bytes, bytes] = {}
         twice: bytes | None = None
         for name, value in scope["headers"]:
-            if name in _ONCE:
-                if name in found:
+            if name in _READ:
+                if name not in found:
+                    found[name] = value
+                elif name in _MANY:
+                    found[name] = b"%b, %b" % (found[name], value)
+                else:
                     twice = name
-                found[name] = value
         refusal = self._door.refusal(found.get(b"host"), found.get(b"origin"))
         if twice is not None:
             header = twice.decode().title()
             refusal = refuse("invalid_request", f"The header {header} appears twice.", field=header)
         if refusal is not None:
-            await _respond(send, refusal.status, refusal.body_without_receipt)
+            await respond(scope, send, refusal.status, refusal.body_without_receipt)
             return
+        if b"origin" in found and self._door.is_allowed_origin(found[b"origin"]):
+            scope[HEADERS_IN_SCOPE] = ((b"access-control-allow-origin", found[b"origin"]), *_CROSS_ORIGIN)
         path, method = scope["raw_path"], scope["method"]
         operation = self._operations.get((path, method))
         if operation is not None:
             await self._operate(operation, scope, found, receive, send)
         elif path not in self._allow:
             if self._elsewhere is not None:
-                await self._elsewhere(scope, receive, send)
+                await _pass_on(self._elsewhere, scope, receive, send)
             else:
                 refusal = refuse(
                     "not_found", "There is nothing at this path. /openapi.json lists what there is."
                 )
-                await _respond(send, refusal.status, refusal.body_without_receipt)
+                await respond(scope, send, refusal.status, refusal.body_without_receipt)
         elif method == "OPTIONS":
-            await send(
-                {"type": "http.response.start", "status": 204, "headers": [(b"allow", self._allow[path])]}
-            )
-            await send({"type": "http.response.body"})
+            await self._tell_options(path, scope, send)
         elif path in self._documents and method in ("GET", "HEAD"):
-            await self._show(path, found, send)
+            await self._show(path, found, scope, send)
         else:
             allow = self._allow[path]
             refusal = refuse("method_not_allowed", f"This path takes {allow.decode()}.")
-            await _respond(send, refusal.status, refusal.body_without_receipt, ((b"allow", allow),))
+            await respond(
+                scope, send, refusal.status, refusal.body_without_receipt, extra=((b"allow", allow),)
+            )
 
     async def _operate(
         self, operation: Operation, scope: Scope, found: Mapping[bytes, bytes], receive: Receive, send: Send
     ) -> None:
-        extra: tuple[tuple[bytes, bytes], ...] = ()
-        drain = False
+        extra: Headers = NO_HEADERS
         try:
             answered = await self._answer(operation, scope, found, receive)
         except _HungUp:
@@ -212,16 +225,18 @@ class RestSurface:
                 rendered.body_without_receipt,
                 rendered.retry_after_s,
             )
+            if isinstance(failure, _BodyTooLarge):
+                self._metrics.count(operation.name, status, body)
+                await respond_and_drain(scope, send, receive, rendered)
+                return
             if isinstance(failure, Unauthenticated):
                 extra = _UNAUTHENTICATED_HEADERS
-            elif isinstance(failure, _BodyTooLarge):
-                extra, drain = _CLOSE, True
         else:
             status, body, retry_after_s = answered.status, answered.body, answered.retry_after_s
         self._metrics.count(operation.name, status, body)
         if retry_after_s is not None:
             extra = (*extra, (b"retry-after", b"%d" % retry_after_s))
-        await _respond(send, status, body, extra, drain=receive if drain else None)
+        await respond(scope, send, status, body, extra=extra)
 
     async def _answer(
         self, operation: Operation, scope: Scope, found: Mapping[bytes, bytes], receive: Receive
@@ -256,13 +271,9 @@ class RestSurface:
         hanging_up = asyncio.create_task(_disconnected(receive))
         self._parked.add(asking)
         try:
-            if self._stopping:
-                asking.cancel()
             await asyncio.wait((asking, hanging_up), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise _HungUp
-            if asking.cancelled():
-                raise _Stopping
             return asking.result()
         finally:
             self._parked.discard(asking)
@@ -274,13 +285,23 @@ class RestSurface:
                 if not asking.cancelled() and asking.exception() is not None:
                     logger.warning("a parked request hung up and its withdrawal failed", exc_info=False)
 
-    async def _show(self, path: bytes, found: Mapping[bytes, bytes], send: Send) -> None:
+    async def _tell_options(self, path: bytes, scope: Scope, send: Send) -> None:
+        headers = [(b"allow", self._allow[path])]
+        if HEADERS_IN_SCOPE in scope:
+            # A browser asks before it sends what an allowed page wants to (Fetch, 3.3).
+            headers += scope[HEADERS_IN_SCOPE]
+            headers.append((b"access-control-allow-methods", self._allow[path]))
+            headers.append((b"access-control-allow-headers", _CROSS_ORIGIN_REQUEST_HEADERS))
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    async def _show(self, path: bytes, found: Mapping[bytes, bytes], scope: Scope, send: Send) -> None:
         try:
             status, content_type, body = self._documents[path](found)
         except Exception as failure:
             rendered = _failure(None, failure)
             status, content_type, body = rendered.status, JSON_TYPE, rendered.body_without_receipt
-        await _respond(send, status, body, content_type=content_type)
+        await respond(scope, send, status, body, content_type=content_type)
 
     def _readiness(self, found: Mapping[bytes, bytes]) -> tuple[int, bytes, bytes]:
         if self._stopping:
@@ -337,47 +358,24 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-# -- writing a response ------------------------------------------------------------------------
+async def _pass_on(application: Application, scope: Scope, receive: Receive, send: Send) -> None:
+    started = False
 
+    async def send_and_note(message: Message) -> None:
+        nonlocal started
+        started = True
+        await send(message)
 
-async def _respond(
-    send: Send,
-    status: int,
-    body: bytes,
-    extra: tuple[tuple[bytes, bytes], ...] = (),
-    *,
-    drain: Receive | None = None,
-    content_type: bytes = JSON_TYPE,
-) -> None:
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", content_type),
-                (b"content-length", b"%d" % len(body)),
-                *SECURITY_HEADERS,
-                *extra,
-            ],
-        }
-    )
-    if drain is None:
-        await send({"type": "http.response.body", "body": body})
-        return
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-    # Closing while the caller still sends makes its system throw the answer away unread (RFC 9112,
-    # 9.6). So some more is read and dropped, within a bound of bytes and of time.
     try:
-        async with asyncio.timeout(REFUSED_BODY_DRAINED_MS_MAX / 1000):
-            drained = 0
-            while drained <= REFUSED_BODY_DRAINED_BYTES_MAX:
-                message = await drain()
-                if message["type"] == "http.disconnect" or not message["more_body"]:
-                    break
-                drained += len(message["body"])
-    except TimeoutError:
-        pass
-    await send({"type": "http.response.body", "body": b""})
+        await application(scope, receive, send_and_note)
+    except Exception as failure:
+        rendered = _failure(None, failure)
+        # What has begun cannot be answered anew: the server closes a connection left in the middle.
+        if not started:
+            await respond(scope, send, rendered.status, rendered.body_without_receipt)
+
+
+# -- what is no outcome -------------------------------------------------------------------------
 
 
 def _failure(operation: Operation | None, failure: Exception) -> Rendered:
@@ -392,12 +390,6 @@ def _failure(operation: Operation | None, failure: Exception) -> Rendered:
         return refuse("forbidden", str(failure))
     if isinstance(failure, _BodyTooLarge):
         return refuse("body_too_large", f"The body is over {BODY_BYTES_MAX} bytes. Send a smaller one.")
-    if isinstance(failure, _Stopping):
-        return refuse(
-            "authority_unavailable",
-            "The server is stopping. No lease was granted and the wait is over: ask again.",
-            retry_after_s=1,
-        )
     if isinstance(failure, AuthorityUnavailable):
         return refuse(
             "authority_unavailable",
