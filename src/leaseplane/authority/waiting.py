@@ -124,8 +124,7 @@ def ask_again(
 def _told(state: State, room: Room, wait: Wait, told: Held) -> None:
     """Remember how long this refusal lets the waiter stay away without losing its chance."""
     longest_ms = max(told.stampede.wait_ms, told.retry_after_ms)
-    chance_boot_ms = state.now.boot_ms + longest_ms + POLLING_GRACE_MS
-    state.put_wait(room, msgspec.structs.replace(wait, chance_boot_ms=chance_boot_ms))
+    state.keep_chance(room, wait, state.now.boot_ms + longest_ms + POLLING_GRACE_MS)
 
 
 def deliver(state: State, room: Room, parked: tuple[Parked, ...], outcome: Outcome) -> None:
