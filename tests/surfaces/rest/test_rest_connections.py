@@ -322,14 +322,51 @@ def test_an_absolute_target_of_this_host_is_taken(scripted: Server, engine: Scri
     assert (wire.response() or pytest.fail()).status == 200
 
 
-def test_garbage_behind_a_parked_request_is_not_its_answer(scripted: Server, engine: ScriptedEngine) -> None:
+GARBAGE = (
+    b"\x00\x01garbage\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: chunked\r\n\r\nx",
+)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_ends_the_connection_after_the_requests_before_it(
+    scripted: Server, engine: ScriptedEngine, garbage: bytes
+) -> None:
+    for before in (1, 3):
+        wire = scripted.wire()
+        wire.send(scripted.request("POST", LEASE, BODY) * before + garbage)
+        responses = [wire.response() or pytest.fail() for _ in range(before)]
+        assert [response.status for response in responses] == [200] * before
+        assert responses[-1].header("connection") == "close" and wire.is_closed()
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_behind_a_parked_request_is_not_its_answer(
+    scripted: Server, engine: ScriptedEngine, garbage: bytes
+) -> None:
     engine.parks = True
     wire = scripted.wire()
     wire.send(scripted.request("POST", LEASE, PARKING))
     assert engine.parked.wait(2)
-    wire.send(b"\x00\x01garbage\r\n\r\n")
-    assert wire.is_closed()
+    wire.send(garbage)
+    wire.socket.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        wire.response()
+    wire.close()
     assert engine.hung_up.wait(1)
+
+
+@pytest.mark.parametrize("target", [LEASE, "/nowhere"])
+def test_garbage_within_a_body_is_told_once(scripted: Server, engine: ScriptedEngine, target: str) -> None:
+    wire = scripted.wire()
+    wire.send(scripted.head("POST", target) + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n")
+    if target == "/nowhere":
+        assert (wire.response() or pytest.fail()).status == 404
+    wire.send(b"nonsense\r\n")
+    if target == LEASE:
+        assert (wire.response() or pytest.fail()).status == 400
+    assert wire.is_closed()
+    assert engine.asked == []
 
 
 # -- hanging up --------------------------------------------------------------------------------
