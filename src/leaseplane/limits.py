@@ -132,9 +132,11 @@ API_KEYS_PER_WORKSPACE_MAX: Final = 10_000
 REVOKED_WITHIN_MS: Final = 1_000
 SIGNED_REQUEST_AGE_S_MAX: Final = 60
 NONCE_CHARS_MAX: Final = 128
+SIGNATURE_FIELDS_BYTES_MAX: Final = 4_096
 NONCE_KEPT_MS: Final = 180_000
 """Boot-clock time for which a signed request's nonce is remembered. A request may be dated ahead by
-the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set."""
+the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set.
+How many there can be is bounded by this and by the sync that each costs; only admitted agents spend any."""
 
 NONCES_FORGOTTEN_AT_ONCE_MAX: Final = 8
 REGISTRY_BUSY_GIVE_UP_MS: Final = 250

@@ -20,7 +20,7 @@ import msgspec
 from leaseplane import answers
 from leaseplane.authority import decide
 from leaseplane.authority.state import State
-from leaseplane.engine import Decided, Plane
+from leaseplane.engine import Decided, Plane, Work
 from leaseplane.limits import (
     ALARM_RECHECK_MS,
     BATCH_ASKS_MAX,
@@ -108,7 +108,7 @@ class Engine:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._counted = dict.fromkeys(
-            ("transactions", "works", "busy_retries", "handed_over", "undone_or_late", "failures"), 0
+            ("asked", "transactions", "works", "busy_retries", "handed_over", "undone_or_late", "failures"), 0
         )
 
     # -- what callers see ----------------------------------------------------------------------
@@ -140,6 +140,7 @@ class Engine:
         )
         call = _Call(self, ask, self._loop.create_future())
         self._open_calls += 1
+        self._counted["asked"] += 1
         self.put(call)
         try:
             return await call.future
@@ -165,6 +166,19 @@ class Engine:
             "waiting_for_a_transaction_now": len(self._items),
         }
 
+    async def do(self, work: Work) -> Any:
+        """Do one work in the next transaction; its result, once the commit stands. Raises what it raises."""
+        done = _Done(work, self._loop.create_future())
+        self.put(done)
+        return await done.future
+
+    async def run_alarm(self) -> None:
+        """Let what is due happen now, with all that follows from it. The timer does so by itself; this is
+        for a caller whose clock is not the machine's."""
+        await self.do(lambda state: None)
+        if self._items or self._path is not None:
+            await self.run_alarm()
+
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -181,9 +195,14 @@ class Engine:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for call in list(self._parked.values()):
-            self.put(_Dismiss(call))
-        while self._items or self._path is not None:
+        dismissed: set[_Call] = set()
+        while True:
+            # Looked at again after each round: what was asked just before may be parked only now.
+            for call in set(self._parked.values()) - dismissed:
+                dismissed.add(call)
+                self.put(_Dismiss(call))
+            if not self._items and self._path is None:
+                break
             self._idle.clear()
             await self._idle.wait()
         self._loop.remove_reader(self._plane.presence.fileno())
@@ -539,6 +558,27 @@ class _Dismiss(_Item):
 
     def failed(self, error: Exception) -> None:
         self._call.failed(error)
+
+
+class _Done(_Item):
+    """A work whose caller awaits its result."""
+
+    __slots__ = ("_work", "future")
+
+    def __init__(self, work: Work, future: "asyncio.Future[Any]") -> None:
+        self._work = work
+        self.future = future
+
+    def work(self, state: State) -> Any:
+        return self._work(state)
+
+    def stands(self, result: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def failed(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class _TakeDeliveries(_Item):

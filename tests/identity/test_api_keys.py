@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseplane.identity import api_keys
@@ -33,6 +33,7 @@ def a_key() -> str:
     return mint_api_key(os.urandom)[1].reveal()
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32))
 def test_a_key_is_recognised_and_holds_its_id(randomness: bytes) -> None:
     rest = [randomness[:8], randomness[8:]]
@@ -60,6 +61,7 @@ def test_keys_differ_in_every_bit_of_their_randomness() -> None:
     assert len(seen) == 8 * 24
 
 
+@settings(deadline=None)
 @given(st.integers(0, 55), st.characters(min_codepoint=0x20, max_codepoint=0x7E))
 def test_one_wrong_character_is_noticed_without_a_look_up(position: int, character: str) -> None:
     key = a_key()
@@ -196,6 +198,25 @@ def test_a_kept_key_is_for_its_owner_alone_and_whole(tmp_path: Path) -> None:
     assert path.read_text() == key.reveal() + "\n"
     assert mode_of(path) == 0o600
     assert [found.name for found in tmp_path.iterdir()] == ["api-key"]
+
+
+@pytest.mark.parametrize("umask", [0, 0o777])
+def test_no_umask_opens_or_closes_a_kept_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    fchmod = os.fchmod
+
+    def while_nobody_could_read_it(descriptor: int, mode: int) -> None:
+        assert stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077 == 0
+        fchmod(descriptor, mode)
+
+    monkeypatch.setattr(api_keys.os, "fchmod", while_nobody_could_read_it)
+    old = os.umask(umask)
+    try:
+        keep_api_key(tmp_path / "api-key", Secret(a_key()), os.urandom)
+    finally:
+        os.umask(old)
+    assert mode_of(tmp_path / "api-key") == 0o600
 
 
 def test_a_key_that_cannot_be_kept_leaves_nothing_behind(

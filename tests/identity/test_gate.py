@@ -86,7 +86,7 @@ def test_the_scheme_is_bearer_in_any_case(gate: Gate, registry: Registry) -> Non
 
 
 @pytest.mark.parametrize(
-    "authorization", ["", "Bearer", "Bearer ", "Basic dXNlcjpwYXNz", "Bearer é", "Bearer " + "x" * 9_999, "{}",
+    "authorization", ["", "Bearer", "Bearer ", "Basic dXNlcjpwYXNz", "Bearer é", "Bearer " + "x" * 999, "{}",
                       "{}x", "Bearer {} {}", "Bearer {}x", "Basic {}", "Bearer\t{}", "Bearer {},"]
 )  # fmt: skip
 def test_what_is_no_credential(gate: Gate, registry: Registry, authorization: str) -> None:

@@ -355,3 +355,17 @@ def test_exactly_one_signature() -> None:
 )  # fmt: skip
 def test_junk_is_refused_and_nothing_else(name: bytes, junk: bytes) -> None:
     refused([(n, junk if n == name else v) for n, v in signed()])
+
+
+@pytest.mark.parametrize("name", [b"signature-input", b"signature", b"content-digest"])
+def test_long_fields_are_not_read(name: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    from leaseplane.identity import signatures
+
+    monkeypatch.setattr(signatures._Verifier, "verify", lambda *_, **__: pytest.fail("read"))
+    refused([*signed(), (name, b"x" * 4_096)], "at most 4096 bytes")
+    refused([*signed(), *[(name, b"x")] * 4_096], "at most 4096 bytes")
+
+
+def test_no_message_tells_about_the_inside() -> None:
+    odd = replaced(signed(), b"signature-input", b'"@method"', b'"@method";odd')
+    refused(odd, "^The signature does not hold: it was made by another key, or for another request.$")

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseplane.dids import check_actor, did_key_of, public_key_of
@@ -138,6 +138,7 @@ def test_other_keys_of_the_specification_name_agents_but_sign_nothing(did: str) 
         public_key_of(did)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32))
 def test_a_name_is_given_only_to_a_key_that_is_accepted_under_it(seed: bytes) -> None:
     key = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
@@ -146,6 +147,7 @@ def test_a_name_is_given_only_to_a_key_that_is_accepted_under_it(seed: bytes) ->
     assert public_key_of(did) == key
 
 
+@settings(deadline=None)
 @given(st.integers(8, len(SAMPLE) - 1), st.sampled_from(ALPHABET + "0OIl+/=_-"))
 def test_a_changed_did_is_another_key_or_none(position: int, character: str) -> None:
     changed = SAMPLE[:position] + character + SAMPLE[position + 1 :]
@@ -153,6 +155,7 @@ def test_a_changed_did_is_another_key_or_none(position: int, character: str) -> 
         assert did_key_of(public_key_of(changed)) == changed
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from(ALPHABET), max_size=60))
 def test_any_base58_is_answered(digits: str) -> None:
     accepted(f"did:key:z{digits}")

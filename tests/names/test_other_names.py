@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseplane.model import Access
@@ -34,6 +34,7 @@ def accepted(check: Callable[[str], None], text: str) -> bool:
     return True
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec=None), max_size=70))
 def test_an_instance_is_a_short_plain_name_in_which_a_colon_is_nothing_special(text: str) -> None:
     # A scheme that any rest may follow: what is left are the rules for every name.
@@ -60,6 +61,7 @@ def test_an_instance_has_a_canonical_spelling() -> None:
     assert refused.value.canonical == "work\u00e9r"
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec=None), max_size=220))
 def test_a_note_is_any_text_without_controls(text: str) -> None:
     bad = any(unicodedata.category(c) in ("Cc", "Cs") for c in text)

@@ -6,7 +6,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leaseplane.resources import DEFAULT_IGNORABLE_RANGES, NameRefused, check_resource
@@ -62,6 +62,7 @@ pieces = st.sampled_from(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.lists(pieces, max_size=8).map("".join))
 @example("file:" + "a/" * 253 + "a")
 @example("file:a\n")
@@ -72,18 +73,21 @@ def test_names_made_of_what_goes_wrong(name: str) -> None:
     assert accepted(name) == accepted_naively(name)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec=None), max_size=30))
 def test_any_name(name: str) -> None:
     for spelling in (name, f"lock:{name}", f"file:{name}"):
         assert accepted(spelling) == accepted_naively(spelling)
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("ab./\\: ~"), max_size=12))
 def test_ascii_names(name: str) -> None:
     for spelling in (name, f"lock:{name}", f"file:{name}"):
         assert accepted(spelling) == accepted_naively(spelling)
 
 
+@settings(deadline=None)
 @given(st.one_of(st.lists(pieces, max_size=8).map("".join), st.text(max_size=20)))
 def test_a_canonical_spelling_is_another_one_and_accepted(name: str) -> None:
     try:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.receipts.make_vectors import GOOD_BY_NAME, NOW_S, SETS
+from tests.receipts.make_vectors import GOOD_BY_NAME
+from tests.receipts.vector_parts import NOW_S, SETS
 
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.surfaces.cli import verify
@@ -120,6 +121,24 @@ def test_json_is_one_stable_object(files: dict[str, str]) -> None:
     answered = json.loads(said.stdout)
     assert answered.pop("message").endswith(".")
     assert answered == {"ok": False, "code": "key_unknown"}
+
+
+def test_a_terminal_without_unicode(files: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "beyond").write_text(GOOD_BY_NAME["names beyond ASCII"]["receipt"])
+    parser = argparse.ArgumentParser()
+    verify.add_arguments(parser)
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    status = verify.run(
+        parser.parse_args([str(tmp_path / "beyond"), "--jwks", files["jwks"]]),
+        stdin=io.BytesIO(),
+        stdout=terminal,
+        stderr=io.StringIO(),
+        now_s=NOW_S,
+        keys=no_keys,
+    )
+    assert status == 0
+    terminal.seek(0)
+    assert "doc:\\xfcbung/\\U0001f986" in terminal.read()
 
 
 @pytest.mark.parametrize("unreadable", ["nowhere", "folder"])

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
-from tests.receipts.make_vectors import GOOD_BY_NAME, NOW_S, SETS
+from tests.receipts.make_vectors import GOOD_BY_NAME
 from tests.receipts.test_cli_verify import leaseplane_verify
+from tests.receipts.vector_parts import NOW_S, SETS
 
 from leaseplane import limits
 from leaseplane.receipts import profile, verify

@@ -1,5 +1,6 @@
 """The signing keys on disk: made once, read by nobody else, rotated, published in public parts only."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -166,6 +167,41 @@ def test_two_processes_rotate_at_once(tmp_path: Path) -> None:
     assert {ring.signer.kid for ring in rings} == {read_published(tmp_path).current.kid}
     assert len(rings[0].published.keys) == 7
     assert len(private_files(tmp_path)) == 1
+
+
+def test_the_second_to_make_a_keyring_takes_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "keys"
+    really_locked = keyrings._locked
+    made = []
+
+    def locked_too_late(path: Path) -> contextlib.AbstractContextManager[None]:
+        monkeypatch.setattr(keyrings, "_locked", really_locked)
+        made.append(open_ring(folder, seed=1))
+        return really_locked(path)
+
+    monkeypatch.setattr(keyrings, "_locked", locked_too_late)
+    second = open_ring(folder, seed=2)
+    assert second.published == made[0].published
+    assert second.refresh() is False
+
+
+def test_a_rotation_while_another_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring, other = open_ring(tmp_path), open_ring(tmp_path, seed=2)
+    other.rotate(CREATED_S + 1)
+    really_read = keyrings.read_published
+
+    def read_and_then_rotated(folder: Path) -> keyrings.Published:
+        published = really_read(folder)
+        monkeypatch.setattr(keyrings, "read_published", really_read)
+        other.rotate(CREATED_S + 2)
+        return published
+
+    monkeypatch.setattr(keyrings, "read_published", read_and_then_rotated)
+    assert ring.refresh() is True
+    assert ring.signer.kid == other.signer.kid
+    assert ring.refresh() is False
 
 
 def test_ten_processes_open_a_new_folder_at_once(tmp_path: Path) -> None:

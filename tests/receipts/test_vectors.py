@@ -1,7 +1,7 @@
 """The published vectors: what is a receipt, and for everything that is none, why."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.receipts import make_vectors
@@ -44,6 +44,7 @@ def test_good(vector: dict[str, Any]) -> None:
     verdict = verdict_of(vector)
     assert verdict.code == "valid", verdict.sentence
     assert verdict
+    assert verdict.auth is not None
     assert verdict.auth == vector["expect"]["auth"]
     assert verdict.self_issued is vector["expect"]["selfIssued"]
     assert ("Self-issued" in verdict.sentence) is verdict.self_issued
@@ -71,8 +72,8 @@ def test_there_is_a_good_one_for_each_statement_and_each_auth() -> None:
     assert {payload["auth"] for payload in payloads} == set(AUTHS)
     codes = {(payload["op"], payload.get("code")) for payload in payloads if "code" in payload}
     assert codes == {
-        *(("coordination.lease", code) for code in LeaseRefusalCode.__args__),
-        *(("coordination.release", code) for code in ReleaseRefusalCode.__args__),
+        *(("coordination.lease", code) for code in get_args(LeaseRefusalCode)),
+        *(("coordination.release", code) for code in get_args(ReleaseRefusalCode)),
     }
 
 

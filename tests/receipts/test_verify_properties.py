@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.receipts.make_vectors import GOOD_BY_NAME, NOW_S, PLANE, SETS, b64, receipt
+from tests.receipts.make_vectors import GOOD_BY_NAME
 from tests.receipts.material import UNHURRIED, published
+from tests.receipts.vector_parts import NOW_S, PLANE, SETS, b64, receipt
 
 import leaseplane
 from leaseplane import limits
@@ -152,6 +153,23 @@ def test_what_is_too_long_is_not_read() -> None:
     assert code_of(RECEIPT, body=long_body) == "too_large"
     assert code_of(long_body) == "too_large"
     assert code_of(RECEIPT, request_body=long_body) == "too_large"
+
+
+@pytest.mark.parametrize(
+    ("iat", "shown"),
+    [
+        (0, "at 1970-01-01 00:00:00 UTC."),
+        (NOW_S, "at 2027-01-15 08:00:00 UTC."),
+        (253_402_300_799, "at 9999-12-31 23:59:59 UTC."),
+        (253_402_300_800, "at unix time 253402300800."),
+        (limits.WHOLE_NUMBER_MAX, "at unix time 9007199254740991."),
+    ],
+)
+def test_every_date_can_be_said(iat: int, shown: str) -> None:
+    keys = {"keys": [PLANE.jwk()]}
+    verdict = verify.verify_receipt(receipt(GRANT["payload"] | {"iat": iat}), keys, now_s=iat)
+    assert verdict
+    assert shown in verdict.sentence
 
 
 def test_200_ms_ahead_is_not_ahead() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.properties.naive_world import NaiveWorld
+from tests.scenarios.rest_world import RestWorld
 from tests.scenarios.rules_world import ForgetfulRulesWorld, RulesWorld, StoreWorld
 from tests.scenarios.world import World
 
@@ -12,6 +13,7 @@ WORLDS: Final[dict[str, Callable[[], World]]] = {
     "rules": RulesWorld,
     "rules-forgetful": ForgetfulRulesWorld,
     "store": StoreWorld,
+    "rest": RestWorld,
 }
 """Name and maker; a maker returns a fresh plane each time."""
 

@@ -56,7 +56,7 @@ from leaseplane.store.contract import IdempotencyRecord
 
 from . import leases, waiting
 from .deadlock import blocking_leases, find_cycle
-from .room import Room
+from .room import Room, deadline_boot_ms
 from .state import State
 
 # -- what is due -------------------------------------------------------------------------------
@@ -87,12 +87,13 @@ def settle_room(state: State, room: Room) -> None:
                 leases.expire(state, room, lease)
         else:
             wait = room.waits.get(holder)
-            if wait is None:
+            if wait is None or deadline_boot_ms(wait, state.terms.lease_ms) > now_ms:
+                # It was served or put off by what happened just before.
                 continue
-            if not wait.parked:
-                waiting.die(state, room, wait)
-            elif any(request.until_boot_ms <= now_ms for request in wait.parked):
+            if wait.parked:
                 waiting.time_out(state, room, wait)
+            else:
+                waiting.die(state, room, wait)
         waiting.serve(state, room)
     waiting.serve(state, room)
     state.rearm(room, waiting.kept_until_boot_ms(state, room))
@@ -292,17 +293,15 @@ def release(state: State, room: Room, command: Release, jti: str) -> Outcome:
     if not room.leases:
         return NotHeld(room.resource)
     mine = [lease for lease in room.leases.values() if lease.holder.actor == command.actor]
-    named = next((lease for lease in mine if lease.lease_id == command.lease_id), None)
+    if command.instance is not None or command.lease_id is None:
+        # A leaseId without an instance speaks for the whole agent; anything else for one instance.
+        instance = command.instance or ""
+        mine = [lease for lease in mine if lease.holder.instance == instance]
+    if not mine:
+        return NotHolder(room.resource, next(iter(room.leases)))
+    named = next((lease for lease in mine if command.lease_id in (None, lease.lease_id)), None)
     if named is None:
-        if command.instance is not None or command.lease_id is None:
-            # A leaseId without an instance speaks for the whole agent; anything else for one instance.
-            instance = command.instance or ""
-            mine = [lease for lease in mine if lease.holder.instance == instance]
-        if not mine:
-            return NotHolder(room.resource, next(iter(room.leases)))
-        if command.lease_id is not None:
-            return StaleLease(room.resource)
-        named = mine[0]
+        return StaleLease(room.resource)
     trust_halves = leases.release(state, room, named, jti)
     waiting.serve(state, room)
     return Released(

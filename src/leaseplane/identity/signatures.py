@@ -32,12 +32,14 @@ from http_message_signatures.algorithms import ED25519
 from http_sf.compat import InnerList
 
 from leaseplane.dids import did_key_of, public_key_of
-from leaseplane.limits import NONCE_CHARS_MAX, SIGNED_REQUEST_AGE_S_MAX
+from leaseplane.limits import NONCE_CHARS_MAX, SIGNATURE_FIELDS_BYTES_MAX, SIGNED_REQUEST_AGE_S_MAX
+from leaseplane.resources import NameRefused
 
 COVERED: Final = ("@method", "@target-uri", "content-digest")
 """What a signature has to cover. It may cover more."""
 
 LABEL: Final = "agent"
+_FIELDS_READ: Final = (b"signature-input", b"signature", b"content-digest")
 
 
 class SignatureRefused(Exception):
@@ -66,6 +68,13 @@ def verify_request(
     `COVERED`, anything it covers was changed, it is not an Ed25519 signature by the did:key it names,
     or it is stale.
     """
+    # Before anything is read: it is strangers who send these, and the time goes with their length.
+    if sum(len(value) for name, value in headers if name.lower() in _FIELDS_READ) > (
+        SIGNATURE_FIELDS_BYTES_MAX
+    ):
+        raise SignatureRefused(
+            f"The fields of a signature have at most {SIGNATURE_FIELDS_BYTES_MAX} bytes together."
+        )
     request = _Request(method, target_uri, _Fields(headers))
     try:
         (result,) = _Verifier(now_wall_ms).verify(request, max_age=None)
@@ -74,14 +83,21 @@ def verify_request(
             raise SignatureRefused(f"The signature does not cover {', '.join(missing)}.")
         ContentDigest.verify(result.covered_components['"content-digest"'], body)
     except HTTPMessageSignaturesException as error:
-        # Cryptography's own exception comes without a text.
-        reason = str(error)[:200] or "it was made by another key, or for another request"
-        raise SignatureRefused(f"The signature does not hold: {reason}.") from None
+        raise SignatureRefused(f"The signature does not hold: {_reason_of(error)}.") from None
     nonce, did, created_s = (result.parameters.get(name) for name in ("nonce", "keyid", "created"))
     assert isinstance(did, str) and isinstance(created_s, int), "the verifier has seen to both"
     if not isinstance(nonce, str) or not 0 < len(nonce) <= NONCE_CHARS_MAX:
         raise SignatureRefused(f"The signature needs a nonce of 1 to {NONCE_CHARS_MAX} characters.")
     return Signed(did, nonce, created_s)
+
+
+def _reason_of(error: HTTPMessageSignaturesException) -> str:
+    # The library passes on whatever went wrong within. Only its own words and ours are for others to
+    # read; the bad signature itself, and what the library did not foresee, come without any.
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, str | HTTPMessageSignaturesException | NameRefused):
+        return str(cause)[:200].rstrip(".")
+    return "it was made by another key, or for another request"
 
 
 def sign_request(

@@ -90,7 +90,7 @@ class Published(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
         """The key in use."""
         return self.keys[-1]
 
-    def jwks(self) -> dict[str, object]:
+    def jwks(self) -> dict[str, list[dict[str, object]]]:
         """The content of `/.well-known/jwks.json` (RFC 7517 section 5)."""
         return {"keys": [key.jwk() for key in self.keys]}
 

@@ -7,6 +7,7 @@ nothing raises.
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -74,6 +75,8 @@ SELF_ISSUED: Final = (
     "Self-issued: who could make this request could also read the signing key and write such receipts, "
     "so towards others it proves nothing."
 )
+
+_LAST_SECOND_OF_9999: Final = 253_402_300_799
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,6 +341,13 @@ def _shown(name: str) -> str:
     return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in name)
 
 
+def _when(unix_s: int) -> str:
+    # Python's calendar ends with the year 9999, a receipt's numbers later.
+    if unix_s > _LAST_SECOND_OF_9999:
+        return f"unix time {unix_s}"
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def _what_was_answered(payload: Payload) -> str:
     said = payload.statement
     match said:
@@ -363,7 +373,7 @@ def _proven(payload: Payload, answer_checked: bool, self_issued: bool) -> str:
     said = payload.statement
     sentences = [
         f"Valid: in workspace {_shown(said.workspace)} the plane {payload.iss} "
-        f"{_what_was_answered(payload)}, at unix time {said.iat}.",
+        f"{_what_was_answered(payload)}, at {_when(said.iat)}.",
         HOW_THE_ACTOR_WAS_KNOWN[said.auth],
     ]
     if answer_checked:

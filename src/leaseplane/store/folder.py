@@ -99,9 +99,9 @@ class ServerOwnership:
                 for _ in range(_NAMED_TRIES_MAX):
                     lock = _lock_or_make(descriptor)
                     if lock is not None:
-                        lock.file.truncate(0)
-                        lock.file.write(msgspec.json.encode(owner))
-                        return ServerOwnership(lock)
+                        ownership = ServerOwnership(lock)
+                        ownership.name(owner)
+                        return ownership
                     # An owner that has the lock writes its name an instant later; until then the file
                     # is empty or still names one that died. Two readings that agree are believed.
                     before, seen = seen, _read(name)
@@ -113,6 +113,12 @@ class ServerOwnership:
         except OSError as error:
             raise AuthorityUnavailable(f"{name} cannot be locked: {error.strerror}") from error
         raise FolderRefused(f"the data folder {folder.path} is owned by {_told(seen)}; stop that one first")
+
+    def name(self, owner: ServerOwner) -> None:
+        """Name the owner anew: what its URL is may be known only after it has the folder."""
+        # Of one length (JSON may end in spaces), so that no reader finds the end of an older name in it.
+        self._lock.file.seek(0)
+        self._lock.file.write(msgspec.json.encode(owner).ljust(_OWNER_BYTES_MAX))
 
     def close(self) -> None:
         """Give the folder up. The file stays: taking its name away would let two servers lock two files."""

@@ -4,15 +4,19 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 import msgspec
 
 from leaseplane import limits
 from leaseplane.model import AuthorityUnavailable
-from leaseplane.receipts.canonical import NotStrictJson, read_strict
-from leaseplane.receipts.profile import VERSION
-from leaseplane.receipts.verify import Verdict, key_set_fault, verify_receipt
+from leaseplane.store.folder import DataFolder, FolderRefused
+from leaseplane.surfaces.cli.parser import Commands, add_command, add_data, data_folder
+from leaseplane.surfaces.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    # Only when it runs: all commands are declared at every start, and these are slow to import.
+    from leaseplane.receipts.verify import Verdict
 
 EXIT_VALID: Final = 0
 EXIT_INVALID: Final = 1
@@ -26,6 +30,58 @@ Raises AuthorityUnavailable or OSError where it cannot be reached."""
 
 class _Unusable(Exception):
     """What was named on the command line cannot be used."""
+
+
+def add_to(commands: Commands) -> None:
+    """Declare the command."""
+    verify = add_command(
+        commands,
+        "verify",
+        "Say in a sentence what a receipt proves, or which check it fails.",
+        "Without --jwks the keys are those of the server at LEASEPLANE_URL, or of the data folder. Keys are "
+        "never fetched from where a receipt says.",
+        run=_verify,
+    )
+    add_arguments(verify)
+    add_data(verify)
+
+
+def _verify(args: argparse.Namespace, terminal: Terminal) -> int:
+    return run(
+        args,
+        stdin=terminal.stdin,
+        stdout=terminal.stdout,
+        stderr=terminal.stderr,
+        now_s=terminal.clock.now().wall_ms // 1000,
+        keys=lambda: _plane_keys(args, terminal),
+    )
+
+
+def _plane_keys(args: argparse.Namespace, terminal: Terminal) -> tuple[Mapping[str, object], bool]:
+    if terminal.settings.url is not None and args.data is None:
+        from leaseplane.receipts.canonical import NotStrictJson, read_strict
+        from leaseplane.surfaces.cli.remote import Remote
+
+        status, body = Remote(terminal.settings.url, None).ask("GET", "/.well-known/jwks.json")
+        try:
+            jwks = read_strict(body)
+        except NotStrictJson:
+            jwks = None
+        if status != 200 or not isinstance(jwks, dict):
+            raise AuthorityUnavailable(f"{terminal.settings.url} does not publish its keys (status {status})")
+        return jwks, False
+    from leaseplane.receipts.keyring import KeyringDamaged, read_published
+
+    folder = data_folder(args, terminal)
+    try:
+        # Who works on the folder could sign with its key as well: embedded, so self-issued.
+        return read_published(DataFolder(folder).keys).jwks(), True
+    except FileNotFoundError:
+        raise AuthorityUnavailable(
+            f"there is no plane in {folder}, and LEASEPLANE_URL names no server"
+        ) from None
+    except KeyringDamaged as damaged:
+        raise FolderRefused(str(damaged)) from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,10 +133,15 @@ def run(
                 "With --jwks FILE none need be.\n"
             )
             return EXIT_UNREACHABLE
+    from leaseplane.receipts.verify import verify_receipt
+
     verdict = verify_receipt(
         receipt, jwks, now_s=now_s, body=body, request_body=request_body, self_issued=self_issued
     )
-    stdout.write((_as_json(verdict) if args.json else verdict.sentence) + "\n")
+    said = _as_json(verdict) if args.json else verdict.sentence
+    # A terminal that cannot show a name gets it spelled out, and not a traceback.
+    encoding = stdout.encoding or "utf-8"
+    stdout.write(said.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     return EXIT_VALID if verdict.valid else EXIT_INVALID
 
 
@@ -103,6 +164,9 @@ def _without_line_end(text: bytes) -> bytes:
 
 
 def _key_set(name: str, stdin: BinaryIO) -> Mapping[str, object]:
+    from leaseplane.receipts.canonical import NotStrictJson, read_strict
+    from leaseplane.receipts.verify import key_set_fault
+
     try:
         jwks = read_strict(_read(name, stdin))
     except NotStrictJson as refused:
@@ -113,7 +177,9 @@ def _key_set(name: str, stdin: BinaryIO) -> Mapping[str, object]:
     return jwks
 
 
-def _as_json(verdict: Verdict) -> str:
+def _as_json(verdict: "Verdict") -> str:
+    from leaseplane.receipts.profile import VERSION
+
     said: dict[str, object] = {
         "ok": verdict.valid,
         "code": verdict.code,

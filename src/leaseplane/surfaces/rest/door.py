@@ -55,7 +55,7 @@ class Door:
                 return refuse(
                     "forbidden",
                     "Pages of this Origin may not call this plane. Its operator can allow a name with "
-                    "--allow-host, or a foreign origin with LEASEPLANE_ALLOW_ORIGINS.",
+                    "--allow-host, or a foreign origin with --allow-origin.",
                 )
         return None
 

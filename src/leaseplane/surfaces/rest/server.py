@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final, cast
 
@@ -69,10 +69,17 @@ class RestServer(uvicorn.Server):
 
     Ending is orderly: no new connections, parked requests are answered, requests that are being
     decided get their answers, and `serve` returns. A second signal ends it without waiting.
+    `on_listening` is called once requests are answered and signals are heard.
     """
 
-    def __init__(self, surface: RestSurface, bounds: ConnectionBounds) -> None:
+    def __init__(
+        self,
+        surface: RestSurface,
+        bounds: ConnectionBounds,
+        on_listening: Callable[[], None] = lambda: None,
+    ) -> None:
         self._surface = surface
+        self._on_listening = on_listening
         self._connections = Connections(bounds)
         super().__init__(
             uvicorn.Config(
@@ -107,6 +114,7 @@ class RestServer(uvicorn.Server):
         """Called by uvicorn."""
         await super().startup(sockets)
         self._connections.start(asyncio.get_running_loop())
+        self._on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn."""

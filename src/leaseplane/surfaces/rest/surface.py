@@ -274,8 +274,6 @@ class RestSurface:
             await asyncio.wait((asking, hanging_up), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise _HungUp
-            if asking.cancelled():
-                raise _Stopping
             return asking.result()
         finally:
             self._parked.discard(asking)
@@ -392,12 +390,6 @@ def _failure(operation: Operation | None, failure: Exception) -> Rendered:
         return refuse("forbidden", str(failure))
     if isinstance(failure, _BodyTooLarge):
         return refuse("body_too_large", f"The body is over {BODY_BYTES_MAX} bytes. Send a smaller one.")
-    if isinstance(failure, _Stopping):
-        return refuse(
-            "authority_unavailable",
-            "The server is stopping. No lease was granted and the wait is over: ask again.",
-            retry_after_s=1,
-        )
     if isinstance(failure, AuthorityUnavailable):
         return refuse(
             "authority_unavailable",

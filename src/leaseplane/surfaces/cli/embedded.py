@@ -1,0 +1,37 @@
+"""The plane as a command opens it on the data folder itself: for one command, beside others too."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from leaseplane.clock import Clock
+from leaseplane.engine import Plane
+from leaseplane.model import AuthorityUnavailable
+from leaseplane.receipts.keyring import KeyringDamaged
+from leaseplane.settings import Settings
+from leaseplane.store.folder import DataFolder, FolderRefused
+from leaseplane.surfaces.cli.terminal import wrong_usage
+
+
+@contextmanager
+def opened_plane(settings: Settings, clock: Clock, *, make: bool, governs: bool = False) -> Iterator[Plane]:
+    """The plane of `settings.data`, which has reclaimed what was due, closed in the end.
+
+    Without `make` there has to be one: a mistyped folder is told, and not made. `governs` is for the
+    folder's server. Raises `CommandRefused`, `FolderRefused` and `AuthorityUnavailable`.
+    """
+    if not make and not DataFolder(settings.data).database.exists():
+        raise wrong_usage(
+            f"there is no plane in {settings.data}; name its folder with --data or LEASEPLANE_DATA"
+        )
+    try:
+        plane = Plane.open(settings, clock, governs=governs)
+    except KeyringDamaged as damaged:
+        raise FolderRefused(f"{damaged}; restore the folder `keys` from a backup") from None
+    except OSError as error:
+        raise AuthorityUnavailable(
+            f"the data folder {settings.data} cannot be used: {error.strerror}"
+        ) from error
+    try:
+        yield plane
+    finally:
+        plane.close()

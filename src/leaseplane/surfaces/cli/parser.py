@@ -1,0 +1,91 @@
+"""The parser: what its commands share in how they are written on the command line."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+from leaseplane.settings import SETTINGS
+from leaseplane.surfaces.cli.terminal import USAGE, Terminal
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+Run: TypeAlias = Callable[[argparse.Namespace, Terminal], int]
+"""A command: from its arguments to its exit status. Raises what `__main__` turns into one."""
+
+
+class Help(argparse.HelpFormatter):
+    """Wraps each paragraph on its own, where argparse would make one of all."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that says in one line what is wrong and where help is."""
+
+    def __init__(self, **given: Any) -> None:
+        given.setdefault("formatter_class", Help)
+        # A script that was written with half an option's name would break with the next option.
+        super().__init__(allow_abbrev=False, **given)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def add_command(
+    commands: Commands, name: str, sentence: str, more: str = "", *, run: Run | None = None
+) -> Parser:
+    """Declare one command. `sentence` is shown in the list of commands, `more` only in its own help."""
+    parser = commands.add_parser(
+        name, help=sentence[0].lower() + sentence[1:].rstrip("."), description=f"{sentence}\n\n{more}".strip()
+    )
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def add_commands(parser: Parser, dest: str) -> Commands:
+    """Let a command have commands of its own, one of which has to be said; `dest` is told which."""
+    return parser.add_subparsers(title="commands", metavar="COMMAND", dest=dest, required=True)
+
+
+def setting(field: str) -> Callable[[str], Any]:
+    """The type of an argument that overrides a setting: read and checked as the variable would be."""
+    row = next(row for row in SETTINGS if row.field == field)
+
+    def read(text: str) -> Any:
+        if not text:
+            raise argparse.ArgumentTypeError("must not be empty")
+        try:
+            value = row.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        # A list is given by repeating the option.
+        return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+
+    return read
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Declare `--data`."""
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        type=setting("data"),
+        help="the data folder (default: LEASEPLANE_DATA, or the platform's user data folder)",
+    )
+
+
+def data_folder(args: argparse.Namespace, terminal: Terminal) -> Path:
+    """The data folder that is meant."""
+    chosen: Path = args.data or terminal.settings.data
+    return chosen
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Declare `--json`."""
+    parser.add_argument("--json", action="store_true", help="answer as one JSON object")

@@ -1,0 +1,107 @@
+"""The terminal: where a command reads and writes, what it was told by the environment, and its exit status.
+
+What a command prints is for people on a terminal, with colours and tables, and plain text otherwise;
+with `--json` it is one JSON object on stdout, an error too. Every error is also one line on stderr.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import BinaryIO, Final, TextIO
+
+import msgspec
+
+from leaseplane.clock import Clock
+from leaseplane.settings import Settings
+
+DONE: Final = 0
+REFUSED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+INTERRUPTED: Final = 130
+"""As a shell says it of a command that SIGINT ended."""
+
+PIPE_CLOSED: Final = 141
+"""As a shell says it of a command that SIGPIPE ended: whoever read its output has seen enough."""
+
+
+class CommandRefused(Exception):
+    """What was asked for is not done. The message says in one line what is wrong and what to do."""
+
+    def __init__(self, message: str, *, status: int = REFUSED, code: str = "refused") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        """The word for it in `--json`; where REST has one, that one."""
+
+
+def wrong_usage(message: str) -> CommandRefused:
+    """The command line asks for what cannot be: exit status 2."""
+    return CommandRefused(message, status=USAGE, code="invalid_request")
+
+
+class Terminal(msgspec.Struct, frozen=True):
+    """Everything around a command that is not its arguments. Nothing is read from elsewhere."""
+
+    stdin: BinaryIO
+    stdout: TextIO
+    stderr: TextIO
+    environ: Mapping[str, str]
+    settings: Settings
+    clock: Clock
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether a person looks at stdout."""
+        return self.stdout.isatty()
+
+    def say(self, line: str = "") -> None:
+        """One line of the command's result."""
+        print(line, file=self.stdout, flush=True)
+
+    def remark(self, line: str) -> None:
+        """One line beside the result, which whoever reads stdout does not get."""
+        print(line, file=self.stderr, flush=True)
+
+    def say_json(self, value: object) -> None:
+        """The command's result as one JSON object on one line."""
+        self.say(json.dumps(value, ensure_ascii=False))
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Rows under their heads: with lines and bold heads for a person, in plain columns otherwise."""
+        if not self.is_interactive:
+            lines = [heads, *rows]
+            widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+            for line in lines:
+                padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+                self.say("  ".join(padded).rstrip())
+            return
+        # Only here: rich takes longer to import than most commands take.
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        console = Console(
+            file=self.stdout,
+            no_color=bool(self.environ.get("NO_COLOR")),
+            _environ=self.environ,
+            highlight=False,
+        )
+        table = Table(box=box.SIMPLE_HEAD)
+        for head in heads:
+            table.add_column(head, overflow="fold")
+        for row in rows:
+            # As text and not as markup: a label may hold square brackets.
+            table.add_row(*(Text(cell) for cell in row))
+        console.print(table)
+
+
+def open_terminal(environ: Mapping[str, str], settings: Settings, clock: Clock) -> Terminal:
+    """The terminal of this process."""
+    return Terminal(sys.stdin.buffer, sys.stdout, sys.stderr, environ, settings, clock)
+
+
+def error_json(code: str, message: str) -> dict[str, object]:
+    """An error as REST would tell it."""
+    return {"ok": False, "error": code, "message": message}

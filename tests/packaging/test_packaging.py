@@ -1,0 +1,77 @@
+"""What is shipped, and what is installed to run and to test it."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+WANTED = [
+    Requirement(text)
+    for text in [*PYPROJECT["project"]["dependencies"], *PYPROJECT["dependency-groups"]["dev"]]
+    + PYPROJECT["build-system"]["requires"]
+]
+
+
+def pins() -> dict[str, Version]:
+    found = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, version = re.fullmatch(r"([a-z0-9.-]+)==(\S+)", line).groups()  # type: ignore[union-attr]
+            assert name not in found
+            found[name] = Version(version)
+    return found
+
+
+def test_every_pin_is_within_the_range_that_users_are_given() -> None:
+    pinned = pins()
+    for wanted in WANTED:
+        assert pinned[canonicalize_name(wanted.name)] in wanted.specifier, wanted
+
+
+def test_whatever_is_needed_is_pinned() -> None:
+    pinned, seen = pins(), set()
+    ask = [(wanted.name, frozenset(wanted.extras)) for wanted in WANTED if wanted.name != "hatchling"]
+    while ask:
+        name, extras = ask.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        assert canonicalize_name(name) in pinned, f"{name} is installed, but not pinned in constraints.txt"
+        for text in requires(name) or []:
+            needed = Requirement(text)
+            if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in extras | {""}):
+                ask.append((needed.name, frozenset(needed.extras)))
+    assert len(seen) > len(WANTED)
+
+
+def test_the_wheel_holds_every_module_the_types_and_the_licence(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    source = ROOT / "src"
+    files = {
+        path.relative_to(source).as_posix()
+        for path in (source / "leaseplane").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert "leaseplane/py.typed" in files
+    assert files <= held
+    assert [name for name in held if name.endswith("licenses/LICENSE")]
+    # Nothing but the package and what describes it.
+    assert {name.split("/")[0] for name in held - files} == {f"{wheel.name.rsplit('-', 3)[0]}.dist-info"}
