@@ -139,11 +139,12 @@ _COLUMN: Final = re.compile(r"\s{2,}")
 _LABEL: Final = re.compile(r"#[a-z0-9-]+")
 _AGENT: Final = re.compile(r"[A-Z][A-Za-z]*[0-9]*|did:[a-z0-9]+:\S+?")
 _CROWD: Final = re.compile(r"([A-Z][A-Za-z]*)([0-9]+)\.\.\1([0-9]+)(?=[\s/]|$)")
+_EACH: Final = re.compile(r"()each ([0-9]+)\.\.([0-9]+): ")
 
 OUTCOMES: Final = frozenset(
-    ("granted", "renewed", "released", "withdrawn", "broken", "parked")
-    + ("lease_held", "deadlock", "stale_lease", "not_held", "not_holder")
-    + ("invalid_request", "actor_mismatch", "forbidden", "too_many")
+    {"granted", "renewed", "released", "withdrawn", "broken", "parked"}
+    | {"lease_held", "deadlock", "stale_lease", "not_held", "not_holder"}
+    | {"invalid_request", "actor_mismatch", "forbidden", "too_many"}
 )
 
 
@@ -386,7 +387,6 @@ _CLAUSES: Final[dict[str, Callable[[list[str]], Any]]] = {
     "trust": lambda w: float(one(w)),
     "released": lambda w: int(one(w)),
     "expired": lambda w: int(one(w)),
-    "broken": lambda w: int(one(w)),
     "score": lambda w: float(one(w)),
 }
 
@@ -405,6 +405,8 @@ def parse_clause(words: list[str]) -> list[Clause]:
         return [Clause("expires in", duration(words[2]))]
     if words[0] in OUTCOMES and (len(words) == 1 or words[1] == "as"):
         return [Clause(words[0]), *([Clause("as", label(one(words[2:])))] if len(words) > 1 else [])]
+    if words[0] == "broken" and len(words) == 2:
+        return [Clause("broken", int(words[1]))]
     if words[0] in _CLAUSES:
         return [Clause(words[0], _CLAUSES[words[0]](words[1:]))]
     raise ValueError(f"unknown expectation {text!r}")
@@ -428,8 +430,10 @@ def parse_look(look: Look, text: str) -> tuple[Clause, ...]:
 
 
 def crowd(columns: list[str]) -> list[list[str]]:
-    """`R1..R40 acquires lock:n*` is forty lines; `*`, `*+1`, `*-1` are the number and its neighbours."""
-    match = _CROWD.match(columns[1])
+    """`R1..R40 acquires lock:n*` is forty lines, and so is `each 1..40: A acquires lock:n*`; `*`, `*+1`,
+    `*-1` are the number and its neighbours.
+    """
+    match = _CROWD.match(columns[1]) or _EACH.match(columns[1])
     if not match:
         return [columns]
     lines = []
@@ -438,7 +442,8 @@ def crowd(columns: list[str]) -> list[list[str]]:
         def put(star: re.Match[str], number: int = number) -> str:
             return str(number + int(star[1] or 0))
 
-        second = f"{match[1]}{number}{columns[1][match.end() :]}"
+        first = f"{match[1]}{number}" if match[1] else ""
+        second = first + columns[1][match.end() :]
         lines.append([columns[0], *(re.sub(r"\*([+-]1)?", put, c) for c in [second, *columns[2:]])])
     return lines
 

@@ -198,7 +198,8 @@ class Player:
         else:
             answer = self.world.ask(send.op, body, **keys)  # type: ignore[arg-type]
         assert answer is not None
-        self.judge(answer, clauses, send.who, str(resource))
+        room = send.key if send.key and send.key.startswith("workspace:") else ""
+        self.judge(answer, clauses, send.who, str(resource), room)
 
     def find(self, subject: Subject) -> Sent:
         """The latest request meant, one that the text has not told the answer of before any other."""
@@ -252,29 +253,32 @@ class Player:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def judge(self, answer: Answer, clauses: tuple[Clause, ...], who: Who | None, resource: str) -> None:
+    def judge(
+        self, answer: Answer, clauses: tuple[Clause, ...], who: Who | None, resource: str, room: str = ""
+    ) -> None:
         word = outcome_of(answer)
         said = next((c.word for c in clauses if c.word in OUTCOMES or c.word in UNUSUAL), None)
         check(said, "the text does not say which answer is expected")
         wanted = UNUSUAL.get(str(said), said)
         check(word == wanted, f"answered {readable(answer)}")
         check_always(answer)
-        last = self.known.get(resource)
+        place = f"{room} {resource}"
+        last = self.known.get(place)
         if "lease" in answer.body:
             lease = answer.body["lease"]
             assert who is not None
             check(lease["holder"] == who.did, f"granted to {name(lease['holder'])}")
             check(lease["resource"] == resource, f"granted {lease['resource']!r}")
             if word == "granted" and not any(lease["leaseId"] == x["leaseId"] for x in self.leases.values()):
-                check(lease["fence"] > self.fences.get(resource, -1), "the fence does not grow")
-                self.fences[resource] = lease["fence"]
+                check(lease["fence"] > self.fences.get(place, -1), "the fence does not grow")
+                self.fences[place] = lease["fence"]
                 self.leases[f"={lease['leaseId']}"] = lease
                 self.wall_zero_ms = millis(lease["grantedAt"]) - self.now_ms
             if word == "renewed":
                 before = self.leases.get(f"={lease['leaseId']}")
                 check(before is not None, "a renewal of a lease that was never granted")
                 check(before and before["fence"] == lease["fence"], "a renewal with another fence")
-            self.known[resource] = lease
+            self.known[place] = lease
         for clause in clauses:
             self.judge_clause(clause, answer.body, resource, last)
 
