@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tests.properties.naive import STRENGTH, Body, Request, Room, refusal
+from tests.properties.naive import Room
+from tests.properties.naive_nouns import STRENGTH, Body, Request, refusal
 from tests.scenarios.world import TERM_MS, Answer, Capability, Op, ParkedAsk
 
 
@@ -44,12 +45,14 @@ class NaiveWorld:
 
     lacks: ClassVar[dict[Capability, str]] = {}
     grace = 250
+    rules: ClassVar[type[Room]] = Room
 
     def __init__(self) -> None:
         self.boot, self.wall, self.number = 1_000_000, 1_790_000_000_000, 0
         self.rooms: dict[str, Room] = {}
         self.records: dict[tuple[str, str, str, str], Record] = {}
         self.told_retry: Callable[[int, Request], int] = lambda base, request: base
+        self.told_cycle: Callable[[list[tuple[str, str]], Request], int] = lambda cycles, request: 0
 
     def next_number(self) -> int:
         self.number += 1
@@ -58,9 +61,12 @@ class NaiveWorld:
     def jitter(self, base: int, request: Request) -> int:
         return self.told_retry(base, request)
 
+    def pick(self, cycles: list[tuple[str, str]], request: Request) -> int:
+        return self.told_cycle(cycles, request)
+
     def room(self, key: str | None) -> Room:
         name = (key or "").removeprefix("workspace:") if (key or "").startswith("workspace:") else ""
-        return self.rooms.setdefault(name, Room(self))
+        return self.rooms.setdefault(name, self.rules(self))
 
     def ask(
         self, op: Op, body: Body, *, key: str | None = None, idempotency_key: str | None = None
@@ -78,6 +84,7 @@ class NaiveWorld:
         commands = {"release": room.release, "wait": room.list_waits, "withdraw": room.withdraw}
         answer = (commands | {"trust": room.trust, "break": room.break_})[op](body)
         room.settle()
+        self.note_answers()
         if idempotency_key and answer.status in (200, 409):
             scope = (key or "", body.get("actorDid", ""), op, idempotency_key)
             self.records[scope] = Record(body, None, answer, self.boot)
@@ -110,14 +117,19 @@ class NaiveWorld:
 
     def repeated(self, op: Op, body: Body, key: str | None, idempotency_key: str | None) -> Record | None:
         """The record that this key stands for, if an answer that is kept (200, 409) came or is pending."""
+        self.note_answers()
         record = self.records.get((key or "", body.get("actorDid", ""), op, idempotency_key or ""))
         if not record:
             return None
-        if record.request and record.request.answer:
-            record.answer, record.at = record.request.answer, record.at
         if record.answer and (record.answer.status not in (200, 409) or self.boot >= record.at + 600_000):
             return None
         return record
+
+    def note_answers(self) -> None:
+        """Keep the answers that have come by now with their keys; their ten minutes begin."""
+        for record in self.records.values():
+            if record.answer is None and record.request and record.request.answer:
+                record.answer, record.at = record.request.answer, self.boot
 
     def same_again(self, room: Room, record: Record, body: Body) -> Answer:
         if record.body != body or record.answer is None:
@@ -135,6 +147,7 @@ class NaiveWorld:
             self.boot, self.wall = self.boot + step, self.wall + step
             for room in self.rooms.values():
                 room.settle()
+            self.note_answers()
 
     def step_wall(self, ms: int) -> None:
         self.wall += ms
@@ -206,16 +219,16 @@ def fault(op: Op, body: Body, key: str | None) -> Answer | None:
 
 
 def text_is_sound(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, str) and least <= len(value) <= most and not any(map(is_control, value))
+    return isinstance(value, str) and least <= len(value) <= most and not any(map(is_invisible, value))
 
 
-def is_control(char: str) -> bool:
-    return unicodedata.category(char) == "Cc"
+def is_invisible(char: str) -> bool:
+    return unicodedata.category(char) in ("Cc", "Cf")
 
 
 def resource_is_sound(name: str) -> bool:
     scheme, colon, rest = name.partition(":")
-    if not 1 <= len(name.encode()) <= 512 or name != name.strip() or any(map(is_control, name)):
+    if not 1 <= len(name.encode()) <= 512 or name != name.strip() or any(map(is_invisible, name)):
         return False
     if any(c.isspace() and c != " " for c in name) or unicodedata.normalize("NFC", name) != name:
         return False

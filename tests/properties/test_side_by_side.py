@@ -1,0 +1,74 @@
+"""Every world against the model: small histories by Hypothesis, long ones by seeded walks."""
+
+import os
+from typing import Any, ClassVar, Final, get_args
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from tests.properties.naive_world import NaiveWorld
+from tests.properties.side_by_side import SideBySide
+from tests.properties.walks import walk
+from tests.scenarios.world import Answer, Capability, Op
+from tests.scenarios.worlds import WORLDS
+
+LONG_LOOK: Final = int(os.environ.get("LEASEPLANE_EXAMPLES", "0"))
+"""0: the same few histories in every run. Otherwise so many walks, and random examples."""
+
+SEEDS: Final = range(LONG_LOOK or 12)
+HUNT: Final = settings(
+    max_examples=LONG_LOOK or 30,
+    stateful_step_count=40,
+    derandomize=not LONG_LOOK,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def machine_for(world_name: str) -> type[SideBySide]:
+    class Machine(SideBySide):
+        make_world = WORLDS[world_name]
+
+    return Machine
+
+
+@pytest.mark.parametrize("world_name", list(WORLDS))
+def test_small_histories_agree(world_name: str) -> None:
+    run_state_machine_as_test(machine_for(world_name), settings=HUNT)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("world_name", list(WORLDS))
+def test_long_walks_agree(world_name: str, seed: int) -> None:
+    walk(machine_for(world_name), seed)
+
+
+class PoorWorld(NaiveWorld):
+    """A world that can only ask, release and let time pass."""
+
+    lacks: ClassVar[dict[Capability, str]] = dict.fromkeys(get_args(Capability), "it is poor")
+
+    def ask(
+        self, op: Op, body: dict[str, Any], *, key: str | None = None, idempotency_key: str | None = None
+    ) -> Answer:
+        assert op != "break" and key is None and idempotency_key is None and "instance" not in body
+        assert op != "release" or "leaseId" not in body
+        return super().ask(op, body)
+
+    def step_wall(self, ms: int) -> None:
+        raise AssertionError("asked for more than it can")
+
+    def restart(self, down_ms: int) -> None:
+        raise AssertionError("asked for more than it can")
+
+    def freeze(self, *parked: object) -> None:
+        raise AssertionError("asked for more than it can")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_world_is_asked_for_nothing_that_it_lacks(seed: int) -> None:
+    class Machine(SideBySide):
+        make_world = PoorWorld
+
+    walk(Machine, seed)
