@@ -88,8 +88,9 @@ class Parked(msgspec.Struct, frozen=True):
     until_boot_ms: int
     jti: str
     """The id of the receipt that its answer will carry. Repeats under one Idempotency-Key share it."""
+    access: Access = "write"
+    """What it asks for; its place has the strongest of all that are parked there."""
     idempotency: "IdempotencyScope | None" = None
-    body_digest: str = ""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -99,6 +100,9 @@ class Wait(msgspec.Struct, frozen=True):
     resource: str
     waiter: Holder
     access: Access
+    """The strongest of its last ask and of what its parked requests ask for."""
+    asked_access: Access
+    """What its last ask was for."""
     seq: int
     """The order of first asking, over the whole plane."""
     since_wall_ms: int

@@ -103,9 +103,9 @@ FULL_LEASE = Lease(
     READ_LEASE,
 )
 SCOPE = IdempotencyScope("lpk_x", "did:example:a", "/path", "key")
-PARKED = Parked("p.1", "0" * 16, 99, "jti", SCOPE, "ab")
-FULL_WAIT = Wait("w", "lock:r", B, "delete", 7, 20, 21, 22, 23, None, False, (PARKED, PARKED))
-PLAIN_WAIT = Wait("w", "lock:r", A, "read", 8, 20, 21, 22, 23, "why")
+PARKED = Parked("p.1", "0" * 16, 99, "jti", "delete", SCOPE)
+FULL_WAIT = Wait("w", "lock:r", B, "delete", "delete", 7, 20, 21, 22, 23, None, False, (PARKED, PARKED))
+PLAIN_WAIT = Wait("w", "lock:r", A, "read", "read", 8, 20, 21, 22, 23, "why")
 
 
 @pytest.fixture(params=list(STORES))
@@ -191,8 +191,8 @@ def test_alarms_come_in_order_of_their_times_and_no_later_ones(made: Made) -> No
 
 
 def test_waits_are_found_by_node(made: Made) -> None:
-    other = Wait("w", "lock:s", Holder("did:example:b", "p"), "write", 9, 1, 1, 1, 1)
-    apart = Wait("w", "lock:t", Holder("did:example:b", "q"), "write", 10, 1, 1, 1, 1)
+    other = Wait("w", "lock:s", Holder("did:example:b", "p"), "write", "write", 9, 1, 1, 1, 1)
+    apart = Wait("w", "lock:t", Holder("did:example:b", "q"), "write", "write", 10, 1, 1, 1, 1)
     made.rows.apply(changed(waits=wait_of(FULL_WAIT, PLAIN_WAIT) | wait_of(other) | wait_of(apart)))
     assert set(made.rows.resources_waited_for("w", Node("did:example:b", "p"))) == {"lock:r", "lock:s"}
     assert set(made.rows.resources_waited_for("v", Node("did:example:b", "p"))) == set()
@@ -202,7 +202,7 @@ def test_waits_are_found_by_node(made: Made) -> None:
 def test_what_a_process_keeps_is_found(made: Made) -> None:
     mine = Parked("000000000000000a.1", "000000000000000a", 9, "j")
     handed = Lease("w", "lock:h", "lease-3", A, "write", 3, 1, 1, 1, 1, None, (mine,))
-    waiting = Wait("w", "lock:p", A, "write", 9, 1, 1, 1, 1, None, True, (mine,))
+    waiting = Wait("w", "lock:p", A, "write", "write", 9, 1, 1, 1, 1, None, True, (mine,))
     made.rows.apply(changed(leases=lease_of(handed), waits=wait_of(waiting, FULL_WAIT)))
     assert made.rows.places_of_process("000000000000000a") == [("w", "lock:h"), ("w", "lock:p")]
     assert made.rows.places_of_process("000000000000000b") == []
@@ -225,11 +225,11 @@ def test_trust_counts_fence_and_order_are_kept_by_workspace(made: Made) -> None:
 
 
 def test_deadlock_pairs_are_kept_and_removed(made: Made) -> None:
-    pairs = [DeadlockPair(A, f"lock:{n}", B, "lock:y", 5, 60 + n) for n in range(3)]
+    pairs = [DeadlockPair(A, f"lock:{n}", B, "lock:y", 5, 60 + n, n) for n in range(3)]
     made.rows.apply(changed(deadlocks={("w", pair.asker, pair.resource): pair for pair in pairs}))
-    assert list(made.rows.deadlocks("w")) == pairs
+    assert sorted(made.rows.deadlocks("w"), key=lambda pair: pair.seq) == pairs
     made.rows.apply(changed(deadlocks={("w", A, "lock:1"): None}))
-    assert list(made.rows.deadlocks("w")) == [pairs[0], pairs[2]]
+    assert sorted(made.rows.deadlocks("w"), key=lambda pair: pair.seq) == [pairs[0], pairs[2]]
     assert list(made.rows.deadlocks("v")) == []
 
 

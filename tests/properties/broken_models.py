@@ -2,7 +2,8 @@
 
 from typing import Any, ClassVar, Final
 
-from tests.properties.naive import Body, Lease, Request, Room, Wait, Who, curve
+from tests.properties.naive import Room
+from tests.properties.naive_nouns import Body, Lease, Request, Wait, Who, curve
 from tests.properties.naive_world import NaiveWorld
 from tests.scenarios.world import TERM_MS, Answer, ParkedAsk
 
@@ -169,6 +170,10 @@ class WaitMsWithoutTheAsker(Room):
         answer = super().held(wait, request)
         stampede = answer.body["stampede"] | {"waitMs": curve(max(0, len(self.queue(wait.resource)) - 1))}
         return Answer(answer.status, answer.body | {"stampede": stampede})
+
+
+class ChancesEndLate(NaiveWorld):
+    grace = 251
 
 
 class RestartsForget(NaiveWorld):

@@ -6,106 +6,22 @@ step. `naive_world.py` gives it clocks and connections. Where the contract leave
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
 
+from tests.properties.naive_nouns import (
+    SHARED_READ,
+    Body,
+    Clocks,
+    Lease,
+    Pair,
+    Request,
+    Wait,
+    Who,
+    curve,
+    ended,
+    refusal,
+    stamp,
+)
 from tests.scenarios.world import TERM_MS, Answer
-
-SHARED_READ = ("file", "doc", "dataset", "table", "page", "api")
-STRENGTH = {"read": 0, "write": 1, "delete": 2}
-Who = tuple[str, str]
-Body = dict[str, Any]
-
-
-@dataclass(eq=False)
-class Lease:
-    resource: str
-    id: str
-    who: Who
-    access: str
-    fence: int
-    granted_wall: int
-    ends: int
-    ends_wall: int
-    note: str | None
-    unmarked: list["Request"] = field(default_factory=list)
-    """The frozen requests it was handed to, while no answer has left."""
-    before: "Lease | None" = None
-    """The read lease that an unmarked upgrade replaced."""
-
-
-@dataclass(eq=False)
-class Request:
-    """One acquire on its way, parked or not."""
-
-    number: int
-    body: Body
-    resource: str
-    who: Who
-    access: str
-    until: int
-    connections: int = 1
-    frozen: bool = False
-    answer: Answer | None = None
-
-
-@dataclass(eq=False)
-class Wait:
-    resource: str
-    who: Who
-    asked_access: str
-    seq: int
-    since_wall: int
-    asked: int
-    asked_wall: int
-    note: str | None = None
-    chance: int = -1
-    edge: bool = True
-    parked: list[Request] = field(default_factory=list)
-
-    @property
-    def access(self) -> str:
-        return max([self.asked_access, *(p.access for p in self.parked)], key=STRENGTH.__getitem__)
-
-
-@dataclass(eq=False)
-class Pair:
-    """A deadlock pair: the refused asker, what it asked for, who holds that and waits itself."""
-
-    who: Who
-    resource: str
-    holder: Who
-    waiting_on: str
-    at: int
-    at_wall: int
-
-
-def stamp(wall: int) -> str:
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wall)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
-
-
-def curve(n: int) -> int:
-    return 800 if n >= 5 else 25 << n
-
-
-def refusal(status: int, error: str, **members: Any) -> Answer:
-    return Answer(status, {"ok": False, "error": error, "message": error, **members})
-
-
-class Clocks(Protocol):
-    """What the rules take from outside: both clocks, fresh numbers, and the jitter of a back-off."""
-
-    boot: int
-    wall: int
-    grace: int
-
-    def next_number(self) -> int: ...
-
-    def jitter(self, base: int, request: "Request") -> int: ...
-
-    def pick(self, cycles: list[tuple[str, str]], request: "Request") -> int: ...
 
 
 class Room:
@@ -207,13 +123,9 @@ class Room:
         now = self.world.boot
         pair = Pair(wait.who, wait.resource, holder.who, next_wait.resource, now, self.world.wall)
         self.pairs.append(pair)
-        return refusal(
-            409,
-            "deadlock",
-            holder=holder.who[0],
-            waitingOn=next_wait.resource,
-            cycle=self.spell_out(wait, holder, next_wait),
-        )
+        cycle = self.spell_out(wait, holder, next_wait)
+        members = {"holder": holder.who[0], "waitingOn": next_wait.resource, "cycle": cycle}
+        return refusal(409, "deadlock", **members)
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -229,14 +141,15 @@ class Room:
     def held(self, wait: Wait, request: Request) -> Answer:
         queue = self.queue(wait.resource)
         members: Body = {}
-        # CHOICE: for an upgrade `holder` and `holders` leave out the asker's own read lease.
+        # CHOICE: for an upgrade `holder` is another; `holders` lists all, the asker too.
         holders = self.others(wait)
+        everyone = self.holders(wait.resource)
         if holders:
             first = holders[0]
             members = {"holder": first.who[0], "expiresAt": stamp(first.ends_wall)}
             members |= {"instance": first.who[1]} if first.who[1] else {}
             members |= {"note": first.note} if first.note is not None else {}
-            members |= {"holders": [x.who[0] for x in holders]} if len(holders) > 1 else {}
+            members |= {"holders": [x.who[0] for x in everyone]} if len(everyone) > 1 else {}
         position = queue.index(wait) + 1 if wait in queue else len(queue) + 1
         retry = self.world.jitter(curve(position), request)
         wait_ms = curve(len(queue))
@@ -247,7 +160,7 @@ class Room:
 
     # -- grants ----------------------------------------------------------------------------------
 
-    def grant(self, wait: Wait, request: Request | None = None) -> Lease:
+    def grant(self, wait: Wait, request: Request | None = None) -> None:
         """Give the lease to a place: to the request that asks, and to every parked one of that place."""
         world, before = self.world, self.own(wait.resource, wait.who)
         self.waits = [w for w in self.waits if w is not wait]
@@ -255,22 +168,16 @@ class Room:
             self.leases.remove(before)
         number = world.next_number()
         times = (world.wall, world.boot + TERM_MS, world.wall + TERM_MS)
-        lease = Lease(
-            wait.resource, f"lease-{number}", wait.who, wait.access, number, *times, wait.note, [], before
-        )
+        lease_id, access = f"lease-{number}", wait.access
+        lease = Lease(wait.resource, lease_id, wait.who, access, number, *times, wait.note, [], before)
         self.leases.append(lease)
         receivers = [*wait.parked, *([request] if request and request not in wait.parked else [])]
         for n, receiver in enumerate(receivers):
             receiver.answer = self.told(lease, renewed=n > 0)
         lease.unmarked = receivers if all(r.frozen for r in receivers) else []
-        for waiter in self.queue(wait.resource):
-            if (
-                waiter.edge
-                and lease in self.edges(waiter)
-                and self.reaches(self.node(wait.who), self.node(waiter.who))
-            ):
+        for waiter in [w for w in self.queue(wait.resource) if w.edge and lease in self.edges(w)]:
+            if self.reaches(self.node(wait.who), self.node(waiter.who)):
                 self.closed_by_grant(waiter)
-        return lease
 
     def closed_by_grant(self, waiter: Wait) -> None:
         if not waiter.parked:
@@ -355,9 +262,7 @@ class Room:
             if p.at + TERM_MS > self.world.boot
             and self.own(p.resource, p.holder)
             # CHOICE: "still waits" is said of the holder's node, since that is what closed the cycle.
-            and any(
-                w.resource == p.waiting_on and self.node(w.who) == self.node(p.holder) for w in self.waits
-            )
+            and self.node(p.holder) in [self.node(w.who) for w in self.queue(p.waiting_on)]
         ]
 
     def move_trust(self, actor: str, halves: int) -> None:
@@ -370,11 +275,9 @@ class Room:
         """Decide one acquire, fresh or timed out; afterwards it has its answer or is parked."""
         world, body, who = self.world, request.body, request.who
         late = request.until <= world.boot
-        mine = self.own(request.resource, who)
         if body.get("leaseId") is not None:
-            same = [
-                x for x in self.holders(request.resource) if x.id == body["leaseId"] and x.who[0] == who[0]
-            ]
+            held = self.holders(request.resource)
+            same = [x for x in held if x.id == body["leaseId"] and x.who[0] == who[0]]
             if same and same[0].access == "read" and body.get("access") in ("write", "delete"):
                 request.answer = refusal(400, "invalid_request", field="access")
             elif same:
@@ -382,10 +285,11 @@ class Room:
             else:
                 request.answer = refusal(409, "stale_lease")
             return
+        self.pairs = [p for p in self.pairs if (p.who, p.resource) != (who, request.resource)]
+        mine = self.own(request.resource, who)
         if mine and (mine.access != "read" or request.access == "read"):
             self.renew(mine, request)
             return
-        self.pairs = [p for p in self.pairs if (p.who, p.resource) != (who, request.resource)]
         kept = self.kept_first(request.resource)
         if kept and who not in [w.who for w in self.ahead(kept)]:
             self.serve(request.resource, hurry=True)
@@ -422,18 +326,10 @@ class Room:
         for wait in self.queue(request.resource):
             if wait.who == request.who:
                 return wait
-        world = self.world
-        wait = Wait(
-            request.resource,
-            request.who,
-            request.access,
-            world.next_number(),
-            world.wall,
-            world.boot,
-            world.wall,
-        )
-        self.waits.append(wait)
-        return wait
+        world, number = self.world, self.world.next_number()
+        times = (world.wall, world.boot, world.wall)
+        self.waits.append(Wait(request.resource, request.who, request.access, number, *times))
+        return self.waits[-1]
 
     def renew(self, lease: Lease, request: Request) -> None:
         lease.ends, lease.ends_wall = self.world.boot + TERM_MS, self.world.wall + TERM_MS
@@ -445,26 +341,17 @@ class Room:
         holders, actor, lease_id = self.holders(body["resource"]), body["actorDid"], body.get("leaseId")
         if not holders:
             return refusal(409, "not_held")
-        whole_agent = lease_id is not None and body.get("instance") is None
-        mine = [
-            x for x in holders if x.who[0] == actor and (whole_agent or x.who[1] == body.get("instance", ""))
-        ]
+        mine = [x for x in holders if x.who[0] == actor]
+        if lease_id is None or "instance" in body:
+            mine = [x for x in mine if x.who[1] == body.get("instance", "")]
         if not mine:
             return refusal(409, "not_holder", holder=holders[0].who[0])
         chosen = [x for x in mine if lease_id in (None, x.id)]
         if not chosen:
             return refusal(409, "stale_lease")
-        lease = chosen[0]
-        self.leases.remove(lease)
+        self.leases.remove(chosen[0])
         self.move_trust(actor, 1)
-        released = {
-            "leaseId": lease.id,
-            "resource": lease.resource,
-            "holder": lease.who[0],
-            "fence": lease.fence,
-        }
-        released |= {"instance": lease.who[1]} if lease.who[1] else {}
-        return Answer(200, {"ok": True, "released": released, "trust": self.halves[actor] / 2})
+        return Answer(200, {"ok": True, "released": ended(chosen[0]), "trust": self.halves[actor] / 2})
 
     def withdraw(self, body: Body) -> Answer:
         who = (body["actorDid"], body.get("instance", ""))
@@ -479,12 +366,9 @@ class Room:
         lease_id = body.get("leaseId")
         broken = [x for x in self.holders(body["resource"]) if lease_id in (None, x.id)]
         if not broken:
-            return refusal(409, "not_held")
+            return refusal(409, "stale_lease" if self.holders(body["resource"]) else "not_held")
         self.leases = [x for x in self.leases if x not in broken]
-        told = [
-            {"leaseId": x.id, "resource": x.resource, "holder": x.who[0], "fence": x.fence} for x in broken
-        ]
-        return Answer(200, {"ok": True, "broken": told, "reason": body["reason"]})
+        return Answer(200, {"ok": True, "broken": [ended(x) for x in broken], "reason": body["reason"]})
 
     def list_waits(self, body: Body) -> Answer:
         def wanted(resource: str, who: Who) -> bool:

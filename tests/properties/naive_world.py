@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tests.properties.naive import STRENGTH, Body, Request, Room, refusal
+from tests.properties.naive import Room
+from tests.properties.naive_nouns import STRENGTH, Body, Request, refusal
 from tests.scenarios.world import TERM_MS, Answer, Capability, Op, ParkedAsk
 
 
@@ -83,6 +84,7 @@ class NaiveWorld:
         commands = {"release": room.release, "wait": room.list_waits, "withdraw": room.withdraw}
         answer = (commands | {"trust": room.trust, "break": room.break_})[op](body)
         room.settle()
+        self.note_answers()
         if idempotency_key and answer.status in (200, 409):
             scope = (key or "", body.get("actorDid", ""), op, idempotency_key)
             self.records[scope] = Record(body, None, answer, self.boot)
@@ -115,14 +117,19 @@ class NaiveWorld:
 
     def repeated(self, op: Op, body: Body, key: str | None, idempotency_key: str | None) -> Record | None:
         """The record that this key stands for, if an answer that is kept (200, 409) came or is pending."""
+        self.note_answers()
         record = self.records.get((key or "", body.get("actorDid", ""), op, idempotency_key or ""))
         if not record:
             return None
-        if record.request and record.request.answer:
-            record.answer, record.at = record.request.answer, record.at
         if record.answer and (record.answer.status not in (200, 409) or self.boot >= record.at + 600_000):
             return None
         return record
+
+    def note_answers(self) -> None:
+        """Keep the answers that have come by now with their keys; their ten minutes begin."""
+        for record in self.records.values():
+            if record.answer is None and record.request and record.request.answer:
+                record.answer, record.at = record.request.answer, self.boot
 
     def same_again(self, room: Room, record: Record, body: Body) -> Answer:
         if record.body != body or record.answer is None:
@@ -140,6 +147,7 @@ class NaiveWorld:
             self.boot, self.wall = self.boot + step, self.wall + step
             for room in self.rooms.values():
                 room.settle()
+            self.note_answers()
 
     def step_wall(self, ms: int) -> None:
         self.wall += ms

@@ -12,8 +12,9 @@ from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.properties.naive import Request, Who
+from tests.properties.naive_nouns import Request, Who
 from tests.properties.naive_world import NaiveAsk, NaiveWorld
+from tests.properties.story import brief, place_of, sentence
 from tests.scenarios.agents import did, name
 from tests.scenarios.player import actor_of, around, check_always, millis, outcome_of
 from tests.scenarios.world import TERM_MS, Answer, Capability, Op, ParkedAsk, World
@@ -52,6 +53,10 @@ class Twin:
     told: bool = False
 
     @property
+    def place(self) -> str:
+        return place_of(self.body)
+
+    @property
     def request(self) -> Request:
         assert isinstance(self.model, NaiveAsk)
         return self.model.request
@@ -64,6 +69,7 @@ class Held:
     resource: str
     who: tuple[str, str]
     access: str
+    fence: int
     ends_ms: int
 
 
@@ -88,6 +94,7 @@ class SideBySide(RuleBasedStateMachine):
         self.wall_apart_ms: float | None = None
         self.clocks_agree = True
         self.answer_now: Answer | None = None
+        self.story: list[str] = []
 
     def teardown(self) -> None:
         self.real.close()
@@ -108,6 +115,13 @@ class SideBySide(RuleBasedStateMachine):
         told = (answer.body.get("holder", ""), answer.body.get("waitingOn", "")) if answer else ("", "")
         return cycles.index(told) if told in cycles else 0
 
+    # -- the history so far, in the language of the scenarios ---------------------------------------
+
+    def tell(self, command: str, answer: Answer | None = None, otherwise: str = "") -> None:
+        self.story.append(
+            f"  at {self.now_ms}ms  {command}  {brief(answer) if answer else otherwise}".rstrip()
+        )
+
     # -- comparing --------------------------------------------------------------------------------
 
     def compare(self, what: str, real: Answer, model: Answer, gone: bool = False) -> None:
@@ -124,10 +138,10 @@ class SideBySide(RuleBasedStateMachine):
             if k not in ("message", "renewed", "retryAfterMs", "cycle", "receipt")
         }
         word = outcome_of(answer)
+        if word in ("not_holder", "deadlock"):
+            body = without(body, "instance")
         if word == "invalid_request":
             return {"status": answer.status, "error": word}
-        if word == "not_holder":
-            body = without(body, "instance")
         if word == "lease_held":
             body["holders"] = [actor_of(h) for h in body.get("holders", [])]
             body["stampede"] = {
@@ -140,7 +154,7 @@ class SideBySide(RuleBasedStateMachine):
             if inner in body:
                 body[inner] = without(body[inner], "leaseId", "fence", "grantedAt", "expiresAt")
         if "broken" in body:
-            body["broken"] = [(row["resource"], row["holder"]) for row in body["broken"]]
+            body["broken"] = [(row["resource"], row["holder"], row.get("instance")) for row in body["broken"]]
             body = without(body, "resource")
         return {"status": answer.status, **without(body, "expiresAt")}
 
@@ -189,30 +203,33 @@ class SideBySide(RuleBasedStateMachine):
         self.held = {i: h for i, h in self.held.items() if h.ends_ms > self.now_ms}
         if word in ("released", "broken"):
             rows = answer.body["broken"] if word == "broken" else [answer.body["released"]]
-            for row in rows:
-                self.held.pop(row["leaseId"], None)
+            ended = [(row["resource"], row["holder"]) for row in rows]
+            # By agent, not by id: an upgrade that nobody has heard of yet ends its read lease, too.
+            self.held = {i: h for i, h in self.held.items() if (h.resource, h.who[0]) not in ended}
         if word not in ("granted", "renewed"):
             return
         lease = answer.body["lease"]
         who = (lease["holder"], lease.get("instance", ""))
+        place = (lease["resource"], who)
+        before = {i: h for i, h in self.held.items() if (h.resource, h.who) == place}
+        if any(h.fence > lease["fence"] for h in before.values()):
+            return  # handed to a parked request and upgraded in the same step; the upgrade was heard first
         if word == "granted":
-            self.held = {
-                i: h for i, h in self.held.items() if (h.resource, h.who) != (lease["resource"], who)
-            }
+            self.held = {i: h for i, h in self.held.items() if i not in before}
             for other in self.held.values():
-                if other.resource == lease["resource"]:
-                    assert other.access == lease["access"] == "read" and other.resource.startswith("file:"), (
-                        f"{shown(other)} holds it still"
-                    )
-        self.held[lease["leaseId"]] = Held(lease["resource"], who, lease["access"], since_ms + TERM_MS)
+                together = other.access == lease["access"] == "read" and other.resource.startswith("file:")
+                assert other.resource != lease["resource"] or together, f"{shown(other)} holds it still"
+        self.held[lease["leaseId"]] = Held(*place, lease["access"], lease["fence"], since_ms + TERM_MS)
 
     # -- asking both ------------------------------------------------------------------------------
 
     def ask(self, op: Op, body: dict[str, Any], key: str | None = None) -> Answer:
+        body = self.sayable(body)
         model_body = dict(body)
         if "leaseId" in body:
             body = {**body, "leaseId": self.ids.get(body["leaseId"], "lease-of-nobody")}
         self.answer_now = self.real.ask(op, body, idempotency_key=key)
+        self.tell(sentence(op, model_body, key), self.answer_now)
         model = self.model.ask(op, model_body, idempotency_key=key)
         self.compare(f"{op} {shown(body)}", self.answer_now, model)
         if op != "lease" or not (key and self.repeats(op, model_body, key)):
@@ -220,12 +237,17 @@ class SideBySide(RuleBasedStateMachine):
         self.hear(withdrawn=op == "withdraw")
         return self.answer_now
 
+    def sayable(self, body: dict[str, Any]) -> dict[str, Any]:
+        return without(body, "instance") if "instance" in self.lacks else body
+
     def repeats(self, op: Op, body: dict[str, Any], key: str) -> bool:
         return (op, body, key) in self.keyed
 
     def park(self, body: dict[str, Any], key: str | None = None) -> None:
+        body = self.sayable(body)
         real = self.real.park(body, idempotency_key=key)
         self.answer_now = real.answer()
+        self.tell(sentence("lease", body, key), self.answer_now, "parked")
         twin = Twin(body, real, self.model.park(body, idempotency_key=key))
         self.twins.append(twin)
         twin.told = bool(key and self.repeats("lease", body, key) and real.answer())
@@ -240,6 +262,8 @@ class SideBySide(RuleBasedStateMachine):
             what = f"parked {shown(twin.body)}"
             assert (real is None) == (model is None), f"{what}\n  world {shown(real)}\n  model {shown(model)}"
             if real and model:
+                if real is not self.answer_now:
+                    self.tell(f"{twin.place} is answered {brief(real)}")
                 self.compare(what, real, model, gone=withdrawn)
                 if not twin.told:
                     self.witness(real, self.now_ms if since_ms is None else since_ms)
@@ -323,6 +347,7 @@ class SideBySide(RuleBasedStateMachine):
     def hangs_up(self, n: int) -> None:
         twin = nth(self.twins, n)
         self.twins.remove(twin)
+        self.tell(f"{twin.place} hangs up")
         twin.real.hang_up()
         twin.model.hang_up()
         self.hear()
@@ -335,12 +360,15 @@ class SideBySide(RuleBasedStateMachine):
         lost = [t for t in self.twins if t.request in chosen]
         if any(t.request.until <= self.model.boot + ms + 1 for t in lost):
             return
+        for twin in lost:
+            self.tell(f"{twin.place} freezes")
         self.real.freeze(*(t.real for t in lost))
         self.model.freeze(*(t.model for t in lost))
         self.free_for(chosen[0])
         if ms:
             self.run_for(ms)
         self.compare_lists()
+        self.tell(" and ".join(twin.place for twin in lost) + (" die" if len(lost) > 1 else " dies"))
         self.real.kill_parker(*(t.real for t in lost))
         self.model.kill_parker(*(t.model for t in lost))
         self.twins = [t for t in self.twins if t not in lost]
@@ -370,16 +398,20 @@ class SideBySide(RuleBasedStateMachine):
             return
         if what == "step_wall":
             self.clocks_agree = False
-            for world in (self.real, self.model):
-                world.step_wall(ms * 1_000 if ms % 2 else -ms * 1_000)
+            step_ms = ms * 1_000 if ms % 2 else -ms * 1_000
+            self.tell(f"the wall clock steps {step_ms}ms")
+            self.real.step_wall(step_ms)
+            self.model.step_wall(step_ms)
             return
         self.twins = []
         if what == "restart":
+            self.tell(f"the plane is down for {ms}ms")
             self.real.restart(ms)
             self.model.restart(ms)
             self.now_ms += ms
             return
         self.clocks_agree = False
+        self.tell("the machine reboots")
         self.real.reboot()
         self.model.reboot()
         for held in self.held.values():

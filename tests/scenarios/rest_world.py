@@ -107,7 +107,7 @@ class Server:
                 clock=self.clock,
                 door=Door(),
                 jwks=self.plane.keyring.published.jwks,
-                did_document=lambda: self.plane.keyring.published.did_document("localhost"),
+                did_document=lambda host: self.plane.keyring.published.did_document(host),
                 openapi=b"{}",
             )
             self.server = RestServer(surface, ConnectionBounds())

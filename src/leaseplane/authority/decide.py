@@ -74,29 +74,35 @@ def settle(state: State) -> bool:
 def settle_room(state: State, room: Room) -> None:
     """Everything of this resource whose time has come, in the order of the times.
 
-    At one instant a lease ends before a wait does: a request whose time-out falls on the end of the
-    lease it waits for is granted.
+    At one instant leases end first, then waits die, then time-outs are answered in the order of the
+    queue: who times out at the end of the lease that it waits for may still have it, and is told a
+    position in which the dead do not count.
     """
     now_ms = state.now.boot_ms
-    ends = [(lease.ends_boot_ms, 0, lease.holder) for lease in room.leases.values() if _is_over(state, lease)]
-    deadlines = [(deadline, 1, waiter) for deadline, waiter in room.waits_due(now_ms)]
-    for _, kind, holder in sorted(ends + deadlines):
+    due: list[tuple[int, int, int, Holder]] = [
+        (lease.ends_boot_ms, 0, lease.fence, lease.holder)
+        for lease in room.leases.values()
+        if _is_over(state, lease)
+    ]
+    for deadline_ms, wait in room.waits_due(now_ms):
+        due.append((deadline_ms, 2 if wait.parked else 1, wait.seq, wait.waiter))
+    for _, kind, _, holder in sorted(due):
         if kind == 0:
             lease = room.leases.get(holder)
             if lease is not None and _is_over(state, lease):
                 leases.expire(state, room, lease)
         else:
-            wait = room.waits.get(holder)
-            if wait is None or deadline_boot_ms(wait, state.terms.lease_ms) > now_ms:
+            wait_now = room.waits.get(holder)
+            if wait_now is None or deadline_boot_ms(wait_now, state.terms.lease_ms) > now_ms:
                 # It was served or put off by what happened just before.
                 continue
-            if wait.parked:
-                waiting.time_out(state, room, wait)
+            if wait_now.parked:
+                waiting.time_out(state, room, wait_now)
             else:
-                waiting.die(state, room, wait)
+                waiting.die(state, room, wait_now)
         waiting.serve(state, room)
     waiting.serve(state, room)
-    state.rearm(room, waiting.kept_until_boot_ms(state, room))
+    state.rearm(room, waiting.kept_until_boot_ms(room))
 
 
 def _is_over(state: State, lease: Lease) -> bool:
@@ -225,9 +231,8 @@ def acquire(
             return _renewed(state, room, mine, command)
     place = room.waits.get(asker)
     # Asking again without an access keeps the mode, of a place in the queue as of a lease.
-    access: Access = command.access or (place.access if place is not None else "write")
-    if place is not None and place.parked:
-        access = waiting.strongest(access, place.access)
+    asked: Access = command.access or (place.access if place is not None else "write")
+    access = waiting.access_of_place(asked, place.parked if place is not None else ())
     blocking = blocking_leases(room, asker, access, place)
     if not blocking and not _is_behind_a_writer(room, asker, access):
         if len(room.leases) >= HOLDERS_PER_RESOURCE_MAX:
@@ -240,7 +245,7 @@ def acquire(
     if deadlock is not None:
         waiting.refuse_deadlock(state, room, asker, deadlock, ask.jti)
         return deadlock
-    return _queue(state, room, asker, access, command, ask, scope)
+    return _queue(state, room, asker, asked, command, ask, scope)
 
 
 def _goes_further(mine: Lease, access: Access | None) -> bool:
@@ -280,7 +285,7 @@ def _queue(
     if place is not None and len(place.parked) >= PARKED_PER_PLACE_MAX:
         return TooMany("parked_requests_of_one_place", PARKED_PER_PLACE_MAX)
     until_boot_ms = state.now.boot_ms + command.max_wait_ms
-    parked = Parked(ask.request_id, ask.process_id, until_boot_ms, ask.jti, scope, ask.request.digest)
+    parked = Parked(ask.request_id, ask.process_id, until_boot_ms, ask.jti, access, scope)
     waiting.ask_again(state, room, asker, access, command.note, ask.jti, parked)
     return Pending(ask.request_id, room.workspace, room.resource, asker, until_boot_ms)
 
@@ -418,7 +423,7 @@ def reboot(state: State, room: Room) -> None:
                 ),
             ),
         )
-    state.rearm(room, waiting.kept_until_boot_ms(state, room))
+    state.rearm(room, waiting.kept_until_boot_ms(room))
 
 
 # -- listing -----------------------------------------------------------------------------------

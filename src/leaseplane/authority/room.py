@@ -175,9 +175,9 @@ class Room:
                 ahead.append(self._waits_by_seq[seq])
         return ahead
 
-    def waits_due(self, boot_ms: int) -> list[tuple[int, Holder]]:
+    def waits_due(self, boot_ms: int) -> list[tuple[int, Wait]]:
         """The waits whose deadline has come, with it; each is looked at again before it is acted on."""
-        due: list[tuple[int, Holder]] = []
+        due: list[tuple[int, Wait]] = []
         looked_at: list[tuple[int, int]] = []
         while self._deadlines and self._deadlines[0][0] <= boot_ms:
             _, seq = heapq.heappop(self._deadlines)
@@ -187,7 +187,7 @@ class Room:
             deadline = deadline_boot_ms(wait, self._term_ms)
             looked_at.append((deadline, seq))
             if deadline <= boot_ms:
-                due.append((deadline, wait.waiter))
+                due.append((deadline, wait))
         for entry in looked_at:
             heapq.heappush(self._deadlines, entry)
         return due

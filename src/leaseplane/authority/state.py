@@ -11,6 +11,7 @@ import msgspec
 
 from leaseplane.limits import (
     DEADLOCKS_LISTED_PER_WORKSPACE_MAX,
+    IDEMPOTENCY_KEPT_MS,
     ROOMS_CACHED_MAX,
     TRUST_START_HALVES,
     WHOLE_NUMBER_MAX,
@@ -267,7 +268,8 @@ class State:
         pairs = self._deadlocks.get(workspace)
         if pairs is None:
             self.apply()
-            pairs = {(pair.asker, pair.resource): pair for pair in self.rows.deadlocks(workspace)}
+            stored = sorted(self.rows.deadlocks(workspace), key=lambda pair: pair.seq)
+            pairs = {(pair.asker, pair.resource): pair for pair in stored}
             self._deadlocks[workspace] = pairs
         return pairs
 
@@ -326,8 +328,10 @@ class State:
         if parked.idempotency is not None:
             record = self.idempotency(room.workspace, parked.idempotency)
             if record is not None:
+                # The time for which an answer is kept begins with the answer.
+                expires_boot_ms = self.now.boot_ms + IDEMPOTENCY_KEPT_MS
                 self.put_idempotency(
                     room.workspace,
                     parked.idempotency,
-                    IdempotencyRecord(record.body_digest, record.expires_boot_ms, reply),
+                    IdempotencyRecord(record.body_digest, expires_boot_ms, reply),
                 )

@@ -7,6 +7,7 @@ then, or as soon as anyone else asks, the parked one is served.
 """
 
 import zlib
+from typing import Final
 
 import msgspec
 
@@ -54,9 +55,12 @@ def retry_after_ms(position: int, jti: str) -> int:
     return base_ms * 3 // 4 + zlib.crc32(jti.encode()) % (base_ms // 2 + 1)
 
 
-def strongest(first: Access, second: Access) -> Access:
-    """The access that serves both asks: a writer may read, a reader may not write."""
-    return second if first == "read" else first
+_STRENGTH: Final[dict[Access, int]] = {"read": 0, "write": 1, "delete": 2}
+
+
+def access_of_place(asked: Access, parked: tuple[Parked, ...]) -> Access:
+    """The access that serves the last ask and every parked request: a writer may read, a reader not write."""
+    return max((asked, *(request.access for request in parked)), key=_STRENGTH.__getitem__)
 
 
 # -- places ------------------------------------------------------------------------------------
@@ -101,19 +105,21 @@ def ask_again(
     now = state.now
     before = room.waits.get(waiter)
     kept = before.parked if before else ()
+    kept = (*kept, parked) if parked else kept
     wait = Wait(
         workspace=room.workspace,
         resource=room.resource,
         waiter=waiter,
-        access=strongest(access, before.access) if before and kept else access,
+        access=access_of_place(access, kept),
+        asked_access=access,
         seq=before.seq if before else state.next_seq(),
         since_wall_ms=before.since_wall_ms if before else now.wall_ms,
         asked_wall_ms=now.wall_ms,
         asked_boot_ms=now.boot_ms,
-        chance_boot_ms=0,
+        chance_boot_ms=before.chance_boot_ms if before else 0,
         note=note if note is not None or before is None else before.note,
         edge=True,
-        parked=(*kept, parked) if parked else kept,
+        parked=kept,
     )
     state.put_wait(room, wait)
     told = refusal(state, room, wait, jti)
@@ -122,9 +128,11 @@ def ask_again(
 
 
 def _told(state: State, room: Room, wait: Wait, told: Held) -> None:
-    """Remember how long this refusal lets the waiter stay away without losing its chance."""
+    """Remember how long this refusal lets the waiter stay away without losing its chance. A later,
+    shorter wait does not take back what an earlier answer gave."""
     longest_ms = max(told.stampede.wait_ms, told.retry_after_ms)
-    state.keep_chance(room, wait, state.now.boot_ms + longest_ms + POLLING_GRACE_MS)
+    chance_boot_ms = state.now.boot_ms + longest_ms + POLLING_GRACE_MS
+    state.keep_chance(room, wait, max(wait.chance_boot_ms, chance_boot_ms))
 
 
 def deliver(state: State, room: Room, parked: tuple[Parked, ...], outcome: Outcome) -> None:
@@ -174,6 +182,7 @@ def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock
             waiting_on=deadlock.waiting_on,
             at_wall_ms=state.now.wall_ms,
             until_boot_ms=state.now.boot_ms + state.terms.lease_ms,
+            seq=state.next_seq(),
         ),
     )
     if wait is not None:
@@ -183,15 +192,18 @@ def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock
 
 
 def time_out(state: State, room: Room, wait: Wait) -> None:
-    """Requests whose `maxWaitMs` is over are answered. It counts as an ask, so the place is kept, and
-    where nobody holds the resource by now it is granted."""
-    over = tuple(request for request in wait.parked if request.until_boot_ms <= state.now.boot_ms)
-    if not room.leases:
-        hand_over(state, room, wait)
+    """Requests whose `maxWaitMs` is over are answered. It counts as an ask, so the place is kept, and a
+    resource that is only kept for pollers goes to the first parked one, as at any other ask."""
+    serve(state, room, someone_else_asks=True)
+    if room.waits.get(wait.waiter) is not wait:
         return
+    over = tuple(request for request in wait.parked if request.until_boot_ms <= state.now.boot_ms)
+    left = tuple(request for request in wait.parked if request not in over)
     wait = msgspec.structs.replace(
         wait,
-        parked=tuple(request for request in wait.parked if request not in over),
+        access=access_of_place(over[-1].access, left),
+        asked_access=over[-1].access,
+        parked=left,
         asked_boot_ms=state.now.boot_ms,
         asked_wall_ms=state.now.wall_ms,
     )
@@ -224,7 +236,8 @@ def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
 def _drop_parked(state: State, room: Room, wait: Wait, gone: Parked) -> None:
     left = tuple(request for request in wait.parked if request is not gone)
     if left:
-        state.put_wait(room, msgspec.structs.replace(wait, parked=left))
+        access = access_of_place(wait.asked_access, left)
+        state.put_wait(room, msgspec.structs.replace(wait, access=access, parked=left))
     else:
         state.end_wait(room, wait)
     scope = gone.idempotency
@@ -245,6 +258,9 @@ def grant(state: State, room: Room, holder: Holder, access: Access, note: str | 
     if wait is not None:
         deliver(state, room, wait.parked, Granted(leases.view(state, lease), True, len(room.waits)))
     _close_cycles(state, room, lease)
+    if wait is not None:
+        # A place has ended: readers who stood behind it may be let in to this reader.
+        serve(state, room)
     return lease
 
 
@@ -275,44 +291,43 @@ def serve(state: State, room: Room, *, someone_else_asks: bool = False) -> None:
     """Hand the resource to the parked requests at the head of its queue, as far as it is grantable.
 
     Pollers ahead of a parked request hold it back while they have their chance, unless
-    `someone_else_asks`: then what the pollers would lose anyway goes to the one who queued.
+    `someone_else_asks`: then what the pollers would lose anyway goes to the one who queued. Readers who
+    are parked one behind the other are served together, whatever lost its chance ahead of them.
     """
+    passed: set[int] = set()
     while True:
-        wait = _next_served(state, room, someone_else_asks)
+        wait, kept_boot_ms, pollers = _first_parked_grantable(room, passed)
         if wait is None:
             return
+        if not someone_else_asks and kept_boot_ms is not None and kept_boot_ms > state.now.boot_ms:
+            state.arm(room, kept_boot_ms)
+            return
+        passed.update(poller.seq for poller in pollers)
         hand_over(state, room, wait)
 
 
-def kept_until_boot_ms(state: State, room: Room) -> int | None:
+def kept_until_boot_ms(room: Room) -> int | None:
     """Until when the resource is kept for pollers ahead of a parked request that could have it."""
-    wait, until_boot_ms = _first_parked_grantable(room)
-    return until_boot_ms if wait is not None else None
+    _, kept_boot_ms, _ = _first_parked_grantable(room, set())
+    return kept_boot_ms
 
 
-def _next_served(state: State, room: Room, someone_else_asks: bool) -> Wait | None:
-    wait, kept_boot_ms = _first_parked_grantable(room)
-    if wait is None or someone_else_asks or kept_boot_ms is None or kept_boot_ms <= state.now.boot_ms:
-        return wait
-    state.arm(room, kept_boot_ms)
-    return None
+def _first_parked_grantable(room: Room, passed: set[int]) -> tuple[Wait | None, int | None, list[Wait]]:
+    """The parked wait that is next, if it is grantable; until when pollers hold it back; those pollers.
 
-
-def _first_parked_grantable(room: Room) -> tuple[Wait | None, int | None]:
-    """The parked wait that is next, if it is grantable, and until when pollers hold it back."""
+    Pollers in `passed` have lost their chance in this step.
+    """
     if not room.has_parked() or len(room.leases) >= HOLDERS_PER_RESOURCE_MAX:
-        return None, None
+        return None, None, []
     pollers: list[Wait] = []
     for wait in room.in_order():
+        if wait.seq in passed:
+            continue
         if room.leases_colliding(wait.waiter, wait.access):
             # Nobody overtakes one who cannot be served yet.
-            return None, None
+            return None, None, []
         if wait.parked:
-            chances = [
-                poller.chance_boot_ms
-                for poller in pollers
-                if collides(room.semantics, poller.access, wait.access)
-            ]
-            return wait, max(chances, default=None)
+            pollers = [poller for poller in pollers if collides(room.semantics, poller.access, wait.access)]
+            return wait, max((poller.chance_boot_ms for poller in pollers), default=None), pollers
         pollers.append(wait)
     raise AssertionError("a room with parked requests has a parked wait")

@@ -55,6 +55,8 @@ class DeadlockPair(msgspec.Struct, frozen=True):
     waiting_on: str
     at_wall_ms: int
     until_boot_ms: int
+    seq: int
+    """The order of the refusals, counted with that of first asking."""
 
 
 class IdempotencyRecord(msgspec.Struct, frozen=True):
@@ -159,7 +161,7 @@ class Rows(Protocol):
     def counts(self, workspace: str) -> Counts: ...
 
     def deadlocks(self, workspace: str) -> Iterable[DeadlockPair]:
-        """In order of the refusals."""
+        """In any order."""
         ...
 
     def idempotency(self, workspace: str, scope: IdempotencyScope) -> IdempotencyRecord | None: ...

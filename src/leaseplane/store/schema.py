@@ -49,6 +49,7 @@ MIGRATIONS: Final = (
         instance TEXT NOT NULL,
         root TEXT NOT NULL,
         access TEXT NOT NULL,
+        asked_access TEXT NOT NULL,
         seq INTEGER NOT NULL,
         since_wall_ms INTEGER NOT NULL,
         asked_wall_ms INTEGER NOT NULL,
@@ -89,6 +90,7 @@ MIGRATIONS: Final = (
         waiting_on TEXT NOT NULL,
         at_wall_ms INTEGER NOT NULL,
         until_boot_ms INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
         PRIMARY KEY (workspace, actor, instance, resource)
     ) WITHOUT ROWID;
 

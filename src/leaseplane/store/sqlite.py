@@ -41,8 +41,8 @@ _LEASE_COLUMNS = (
     "ends_boot_ms, ends_wall_ms, note, handed, upgraded_from"
 )
 _WAIT_COLUMNS = (
-    "workspace, resource, actor, instance, root, access, seq, since_wall_ms, asked_wall_ms, asked_boot_ms, "
-    "chance_boot_ms, note, edge, parked"
+    "workspace, resource, actor, instance, root, access, asked_access, seq, since_wall_ms, asked_wall_ms, "
+    "asked_boot_ms, chance_boot_ms, note, edge, parked"
 )
 _PLACE = "workspace = ? AND resource = ?"
 _KEY = "workspace = ? AND resource = ? AND actor = ? AND instance = ?"
@@ -225,7 +225,7 @@ class SqliteStore:
     def deadlocks(self, workspace: str) -> Iterable[DeadlockPair]:
         rows = self._connection.execute(
             "SELECT actor, instance, resource, holder_actor, holder_instance, waiting_on, at_wall_ms, "
-            "until_boot_ms FROM deadlocks WHERE workspace = ? ORDER BY until_boot_ms",
+            "until_boot_ms, seq FROM deadlocks WHERE workspace = ?",
             (workspace,),
         )
         return [
@@ -278,7 +278,7 @@ class SqliteStore:
         if changes.leases:
             _write(self._connection, "leases", 14, _KEY, changes.leases, _lease_row, _holder_key)
         if changes.waits:
-            _write(self._connection, "waits", 14, _KEY, changes.waits, _wait_row, _holder_key)
+            _write(self._connection, "waits", 15, _KEY, changes.waits, _wait_row, _holder_key)
         if changes.rooms:
             _write(self._connection, "resources", 4, _PLACE, changes.rooms, _room_row, lambda key: key)
         if changes.trust:
@@ -296,7 +296,7 @@ class SqliteStore:
             )
         if changes.deadlocks:
             key = "workspace = ? AND actor = ? AND instance = ? AND resource = ?"
-            _write(self._connection, "deadlocks", 9, key, changes.deadlocks, _deadlock_row, _deadlock_key)
+            _write(self._connection, "deadlocks", 10, key, changes.deadlocks, _deadlock_row, _deadlock_key)
         if changes.idempotency:
             key = "workspace = ? AND credential = ? AND actor = ? AND path = ? AND key = ?"
             _write(self._connection, "idempotency", 7, key, changes.idempotency, _idempotency_row, _scope_key)
@@ -376,6 +376,7 @@ def _deadlock_row(key: tuple[str, Holder, str], pair: DeadlockPair) -> tuple[Any
         pair.waiting_on,
         pair.at_wall_ms,
         pair.until_boot_ms,
+        pair.seq,
     )
 
 
@@ -428,6 +429,7 @@ def _wait_row(key: Any, wait: Wait) -> tuple[Any, ...]:
         wait.waiter.instance,
         wait.waiter.node.root,
         wait.access,
+        wait.asked_access,
         wait.seq,
         wait.since_wall_ms,
         wait.asked_wall_ms,
@@ -445,12 +447,13 @@ def _read_wait(row: tuple[Any, ...]) -> Wait:
         resource=row[1],
         waiter=Holder(row[2], row[3]),
         access=row[5],
-        seq=row[6],
-        since_wall_ms=row[7],
-        asked_wall_ms=row[8],
-        asked_boot_ms=row[9],
-        chance_boot_ms=row[10],
-        note=row[11],
-        edge=bool(row[12]),
-        parked=_parked_of(row[13]) if row[13] is not None else (),
+        asked_access=row[6],
+        seq=row[7],
+        since_wall_ms=row[8],
+        asked_wall_ms=row[9],
+        asked_boot_ms=row[10],
+        chance_boot_ms=row[11],
+        note=row[12],
+        edge=bool(row[13]),
+        parked=_parked_of(row[14]) if row[14] is not None else (),
     )
