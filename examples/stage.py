@@ -76,8 +76,8 @@ class Stage:
     """Where the agents of one story play. None of them outlives it."""
 
     def __init__(self) -> None:
-        # A new interpreter for each: what they share is the plane, and nothing else.
-        self._context = multiprocessing.get_context("spawn")
+        # From a process that has imported all and done nothing: fifty new interpreters take seconds to start.
+        self._context = multiprocessing.get_context("forkserver")
         self._agents: list[Agent] = []
 
     def enter(self, name: str, play: Callable[..., None], *given: Any) -> Agent:
