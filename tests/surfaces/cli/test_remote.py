@@ -24,7 +24,7 @@ def answering(response: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
         def serve() -> None:
             connection, _ = listening.accept()
             with connection:
-                received.append(connection.recv(65_536))
+                received.append(whole_request(connection))
                 if response is None:
                     over.wait(10)
                 else:
@@ -35,6 +35,17 @@ def answering(response: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/under", received
         over.set()
         thread.join()
+
+
+def whole_request(connection: socket.socket) -> bytes:
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += connection.recv(65_536)
+    head, _, body = request.partition(b"\r\n\r\n")
+    length = next((line for line in head.split(b"\r\n") if line.startswith(b"Content-Length:")), b":0")
+    while len(body) < int(length.partition(b":")[2]):
+        body += connection.recv(65_536)
+    return head + b"\r\n\r\n" + body
 
 
 def http(status: str, body: bytes) -> bytes:
