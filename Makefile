@@ -11,14 +11,14 @@ VENV ?= .venv
 
 VERSION := $(shell "$(PYTHON)" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -c constraints.txt
 
 # A stamp says which Python the environment was made with, so that naming another makes it anew.
 RUN_STAMP := $(VENV)/run-$(VERSION).stamp
 TEST_STAMP := $(VENV)/test-$(VERSION).stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test bench wheel clean python
+.PHONY: help demo serve test bench wheel pins clean python
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -42,6 +42,16 @@ bench: $(TEST_STAMP)  ## measure this machine
 wheel: $(TEST_STAMP)  ## build the wheel into dist/
 	$(BIN)/python -m hatchling build -t wheel
 
+pins: | python  ## take the newest versions within the ranges of pyproject.toml into constraints.txt
+	rm -rf $(VENV).pins
+	"$(PYTHON)" -m venv $(VENV).pins
+	$(VENV).pins/bin/python -m pip install --quiet --upgrade pip hatchling editables
+	$(VENV).pins/bin/python -m pip install --quiet --no-build-isolation --group dev --editable .
+	{ sed -n '/^#/p' constraints.txt; $(VENV).pins/bin/python -m pip freeze --all --exclude-editable \
+	--exclude setuptools | tr 'A-Z_' 'a-z-' | LC_ALL=C sort; } > constraints.new
+	mv constraints.new constraints.txt
+	rm -rf $(VENV).pins
+
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
@@ -49,14 +59,16 @@ clean:  ## remove the environment and everything that was made
 # -- the environment ---------------------------------------------------------------------------
 
 $(RUN_STAMP): pyproject.toml constraints.txt | python
-	rm -rf $(VENV)
-	"$(PYTHON)" -m venv $(VENV)
-	$(PIP_INSTALL) pip hatchling editables
-	$(PIP_INSTALL) --no-build-isolation --editable .
+	@echo "making $(VENV) with Python $(VERSION)"
+	@rm -rf $(VENV)
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(PIP_INSTALL) pip hatchling editables
+	@$(PIP_INSTALL) --no-build-isolation --editable .
 	@touch $@
 
 $(TEST_STAMP): $(RUN_STAMP)
-	$(PIP_INSTALL) --group dev
+	@echo "adding what the tests need"
+	@$(PIP_INSTALL) --group dev
 	@touch $@
 
 python:

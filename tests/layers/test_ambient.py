@@ -36,7 +36,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 def names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name):
+            case ast.Attribute(value=ast.Name("os" | "Path" | "path"), attr=name) | ast.alias(name=name):
                 yield name
 
 

@@ -1,11 +1,12 @@
 """What is shipped, and what is installed to run and to test it."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import requires
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,21 @@ def test_whatever_is_needed_is_pinned() -> None:
             if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in extras | {""}):
                 ask.append((needed.name, frozenset(needed.extras)))
     assert len(seen) > len(WANTED)
+
+
+def test_what_the_package_imports_is_what_it_asks_for() -> None:
+    imported = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.split(".")[0])
+    foreign = imported - sys.stdlib_module_names - {"leaseplane"}
+    homes = packages_distributions()
+    needed = {canonicalize_name(home) for name in foreign for home in homes[name]}
+    asked_for = {canonicalize_name(Requirement(text).name) for text in PYPROJECT["project"]["dependencies"]}
+    assert needed == asked_for
 
 
 def test_the_wheel_holds_every_module_the_types_and_the_licence(tmp_path: Path) -> None:

@@ -81,10 +81,6 @@ class Pair:
     at_wall: int
 
 
-def node(who: Who) -> Who:
-    return who[0], who[1].partition(".")[0]
-
-
 def stamp(wall: int) -> str:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wall)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
@@ -108,6 +104,8 @@ class Clocks(Protocol):
     def next_number(self) -> int: ...
 
     def jitter(self, base: int, request: "Request") -> int: ...
+
+    def pick(self, cycles: list[tuple[str, str]], request: "Request") -> int: ...
 
 
 class Room:
@@ -158,20 +156,23 @@ class Room:
 
     # -- the wait graph, by brute force ----------------------------------------------------------
 
+    def node(self, who: Who) -> Who:
+        return who[0], who[1].partition(".")[0]
+
     def edges(self, wait: Wait) -> list[Lease]:
         found = self.colliding(wait)
         if not found:
             found = [x for w in self.writers_ahead(wait) for x in self.colliding(w) if x.who != wait.who]
-        unique = {x.id: x for x in found if node(x.who) != node(wait.who)}
+        unique = {x.id: x for x in found if self.node(x.who) != self.node(wait.who)}
         return sorted(unique.values(), key=lambda x: x.fence)
 
     def reaches(self, start: Who, goal: Who, seen: frozenset[Who] = frozenset()) -> bool:
         if start == goal:
             return True
         return start not in seen and any(
-            self.reaches(node(x.who), goal, seen | {start})
+            self.reaches(self.node(x.who), goal, seen | {start})
             for w in self.waits
-            if w.edge and node(w.who) == start
+            if w.edge and self.node(w.who) == start
             for x in self.edges(w)
         )
 
@@ -181,27 +182,28 @@ class Room:
             (x, w)
             for x in self.edges(wait)
             for w in sorted(self.waits, key=lambda w: w.seq)
-            if w.edge and node(w.who) == node(x.who)
-            if any(self.reaches(node(y.who), node(wait.who)) for y in self.edges(w))
+            if w.edge and self.node(w.who) == self.node(x.who)
+            if any(self.reaches(self.node(y.who), self.node(wait.who)) for y in self.edges(w))
         ]
 
     def spell_out(self, wait: Wait, holder: Lease, next_wait: Wait) -> list[Body]:
         paths = [[(wait, holder), (next_wait, y)] for y in self.edges(next_wait)]
         while paths:
             path = paths.pop(0)
-            end = node(path[-1][1].who)
-            if end == node(wait.who):
+            end = self.node(path[-1][1].who)
+            if end == self.node(wait.who):
                 return [{"actorDid": w.who[0], "waitsFor": w.resource, "heldBy": x.who[0]} for w, x in path]
-            if end not in [node(w.who) for w, _ in path]:
-                onward = [w for w in self.waits if w.edge and node(w.who) == end]
+            if end not in [self.node(w.who) for w, _ in path]:
+                onward = [w for w in self.waits if w.edge and self.node(w.who) == end]
                 paths += [[*path, (w, x)] for w in onward for x in self.edges(w)]
         raise AssertionError("a cycle that is none")
 
-    def deadlock(self, wait: Wait) -> Answer | None:
+    def deadlock(self, wait: Wait, request: Request) -> Answer | None:
         cycles = self.cycles(wait)
         if not cycles:
             return None
-        holder, next_wait = cycles[0]
+        # CHOICE: of several cycles any may be told; alone, the model tells the first holder's oldest wait.
+        holder, next_wait = cycles[self.world.pick([(x.who[0], w.resource) for x, w in cycles], request)]
         now = self.world.boot
         pair = Pair(wait.who, wait.resource, holder.who, next_wait.resource, now, self.world.wall)
         self.pairs.append(pair)
@@ -211,7 +213,6 @@ class Room:
             holder=holder.who[0],
             waitingOn=next_wait.resource,
             cycle=self.spell_out(wait, holder, next_wait),
-            _choices=[[x.who[0], w.resource] for x, w in cycles],
         )
 
     # -- answers ---------------------------------------------------------------------------------
@@ -263,7 +264,11 @@ class Room:
             receiver.answer = self.told(lease, renewed=n > 0)
         lease.unmarked = receivers if all(r.frozen for r in receivers) else []
         for waiter in self.queue(wait.resource):
-            if waiter.edge and lease in self.edges(waiter) and self.reaches(node(wait.who), node(waiter.who)):
+            if (
+                waiter.edge
+                and lease in self.edges(waiter)
+                and self.reaches(self.node(wait.who), self.node(waiter.who))
+            ):
                 self.closed_by_grant(waiter)
         return lease
 
@@ -271,7 +276,7 @@ class Room:
         if not waiter.parked:
             waiter.edge = False
             return
-        answer = self.deadlock(waiter)
+        answer = self.deadlock(waiter, waiter.parked[0])
         self.waits.remove(waiter)
         for parked in waiter.parked:
             parked.answer = answer
@@ -312,6 +317,12 @@ class Room:
 
     # -- time ------------------------------------------------------------------------------------
 
+    def is_over(self, lease: Lease) -> bool:
+        return lease.ends <= self.world.boot
+
+    def is_dead(self, wait: Wait) -> bool:
+        return not wait.parked and wait.asked + TERM_MS <= self.world.boot
+
     def dues(self) -> Iterator[int]:
         yield from (x.ends for x in self.leases)
         for wait in self.waits:
@@ -320,11 +331,11 @@ class Room:
     def settle(self) -> None:
         """Do all that is due by now: ends of leases, of waits, hand-overs, then time-outs one by one."""
         now = self.world.boot
-        over = sorted((x for x in self.leases if x.ends <= now), key=lambda x: (x.ends, x.fence))
+        over = sorted((x for x in self.leases if self.is_over(x)), key=lambda x: (x.ends, x.fence))
         for lease in over:
             self.leases.remove(lease)
             self.move_trust(lease.who[0], -10)
-        self.waits = [w for w in self.waits if w.parked or w.asked + TERM_MS > now]
+        self.waits = [w for w in self.waits if not self.is_dead(w)]
         self.serve_all([x.resource for x in over])
         while late := sorted(
             (p for w in self.waits for p in w.parked if p.until <= now), key=lambda p: (p.until, p.number)
@@ -344,7 +355,9 @@ class Room:
             if p.at + TERM_MS > self.world.boot
             and self.own(p.resource, p.holder)
             # CHOICE: "still waits" is said of the holder's node, since that is what closed the cycle.
-            and any(w.resource == p.waiting_on and node(w.who) == node(p.holder) for w in self.waits)
+            and any(
+                w.resource == p.waiting_on and self.node(w.who) == self.node(p.holder) for w in self.waits
+            )
         ]
 
     def move_trust(self, actor: str, halves: int) -> None:
@@ -391,7 +404,7 @@ class Room:
         if not self.obstacles(wait):
             self.grant(wait, request)
             return
-        refused = self.deadlock(wait)
+        refused = self.deadlock(wait, request)
         if refused:
             for receiver in [*wait.parked, request]:
                 receiver.answer = refused
@@ -450,6 +463,7 @@ class Room:
             "holder": lease.who[0],
             "fence": lease.fence,
         }
+        released |= {"instance": lease.who[1]} if lease.who[1] else {}
         return Answer(200, {"ok": True, "released": released, "trust": self.halves[actor] / 2})
 
     def withdraw(self, body: Body) -> Answer:
@@ -479,7 +493,8 @@ class Room:
         waiting = []
         for w in sorted(self.waits, key=lambda w: w.seq):
             holders = self.others(w) or self.holders(w.resource)
-            row: Body = {"resource": w.resource, "actorDid": w.who[0]}
+            row: Body = {"resource": w.resource, "actorDid": w.who[0], "parked": bool(w.parked)}
+            row |= {"instance": w.who[1]} if w.who[1] else {}
             row |= {"holder": holders[0].who[0]} if holders else {}
             row |= {"position": self.queue(w.resource).index(w) + 1}
             row |= {"since": stamp(w.since_wall), "lastAskedAt": stamp(w.asked_wall)}
@@ -487,6 +502,7 @@ class Room:
         pairs = [
             {"actorDid": p.who[0], "resource": p.resource, "holder": p.holder[0], "waitingOn": p.waiting_on}
             | {"at": stamp(p.at_wall)}
+            | ({"instance": p.who[1]} if p.who[1] else {})
             for p in self.pairs
             if wanted(p.resource, p.who)
         ]

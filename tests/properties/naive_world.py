@@ -44,12 +44,14 @@ class NaiveWorld:
 
     lacks: ClassVar[dict[Capability, str]] = {}
     grace = 250
+    rules: ClassVar[type[Room]] = Room
 
     def __init__(self) -> None:
         self.boot, self.wall, self.number = 1_000_000, 1_790_000_000_000, 0
         self.rooms: dict[str, Room] = {}
         self.records: dict[tuple[str, str, str, str], Record] = {}
         self.told_retry: Callable[[int, Request], int] = lambda base, request: base
+        self.told_cycle: Callable[[list[tuple[str, str]], Request], int] = lambda cycles, request: 0
 
     def next_number(self) -> int:
         self.number += 1
@@ -58,9 +60,12 @@ class NaiveWorld:
     def jitter(self, base: int, request: Request) -> int:
         return self.told_retry(base, request)
 
+    def pick(self, cycles: list[tuple[str, str]], request: Request) -> int:
+        return self.told_cycle(cycles, request)
+
     def room(self, key: str | None) -> Room:
         name = (key or "").removeprefix("workspace:") if (key or "").startswith("workspace:") else ""
-        return self.rooms.setdefault(name, Room(self))
+        return self.rooms.setdefault(name, self.rules(self))
 
     def ask(
         self, op: Op, body: Body, *, key: str | None = None, idempotency_key: str | None = None

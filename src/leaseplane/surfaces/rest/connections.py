@@ -41,6 +41,7 @@ Sweeps: TypeAlias = int
 CONNECTION_IN_SCOPE: Final = "leaseplane.connection"
 """Where the surface finds, in the ASGI scope, the connection that can take a whole response at once."""
 
+_FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 _ABSOLUTE_TARGET: Final = re.compile(rb"https?://([^/?#]+)/", re.IGNORECASE)
 
 
@@ -151,6 +152,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._message_bytes = 0
         self._deaf = False
+        self._told_twice = False
 
     # -- the connection's life -----------------------------------------------------------------
 
@@ -196,20 +198,28 @@ class Connection(HttpToolsProtocol):
             return
         self._message_is_new = False
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # An offer to speak something else may be ignored (RFC 9110, 7.8), but the parser reads no
-            # further: this request is answered, and its connection closed.
-            self._deaf = True
-            if self.cycle.response_complete:
-                self.transport.close()
-            else:
-                self.cycle.keep_alive = False
+            self._feed(data)
         except httptools.HttpParserError:
             self._refuse(refuse("invalid_request", "This is not an HTTP/1.1 request that can be read."))
         else:
             if self.message_since is not None and not self._message_is_new:
                 self._count(len(data))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # An offer to speak something else may be passed over (RFC 9110, 7.8), and Java's client makes
+            # one with every first request. But the parser takes what follows for that something else:
+            # another one is told how the body is framed, and reads on.
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+            framing = [header for header in self.headers if header[0] in _FRAMING]
+            head = b"".join(b"%b: %b\r\n" % header for header in framing)
+            self._told_twice = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % head)
+            self._told_twice = False
+            self._feed(data[upgrade.args[0] :])
 
     def _count(self, size_bytes: int) -> None:
         self._message_bytes += size_bytes
@@ -223,11 +233,17 @@ class Connection(HttpToolsProtocol):
             self.give_up()
 
     def on_message_begin(self) -> None:
+        if self._told_twice:
+            return
         super().on_message_begin()
         self.scope[CONNECTION_IN_SCOPE] = self  # type: ignore[typeddict-unknown-key]  # servers may add to it
         self.message_since = self._all.now
         self._within_head = self._message_is_new = True
         self._head_bytes = self._message_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        if not self._told_twice:
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # What comes after the body (trailers) is not part of what the request was judged by.
@@ -235,11 +251,15 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._within_head = False
+        if self._told_twice:
+            return
+        if self.parser.get_http_version() not in ("1.1", "1.0"):
+            raise ValueError("a version that is not spoken here")
         if not self.url.startswith(b"/"):
             self._check_absolute_target()
-        self.idle_since = None
         super().on_headers_complete()
+        self._within_head = False
+        self.idle_since = None
         if self.pipeline:
             # uvicorn stops reading here, and would not see the caller of the running request hang up.
             self.flow.resume_reading()
@@ -261,6 +281,8 @@ class Connection(HttpToolsProtocol):
             self.give_up()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # the parser's opinion; the body is still to come
         self.message_since = None
         super().on_message_complete()
 
@@ -280,7 +302,7 @@ class Connection(HttpToolsProtocol):
         cycle = self._running
         if cycle is None or cycle.response_started or self.flow.write_paused:
             return False
-        if cycle.disconnected:
+        if cycle.disconnected or self.transport.is_closing():
             return True
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
@@ -315,19 +337,35 @@ class Connection(HttpToolsProtocol):
             self.idle_since = self._all.now
 
     def _refuse(self, rendered: Rendered) -> None:
-        """Answer what is no request, and close. Where a request is being answered, only close."""
+        """Answer what cannot be read, after the requests before it, and close."""
         self._deaf = True
-        if self._running is None and not self.pipeline:
-            body = rendered.body_without_receipt
-            retry = b"" if rendered.retry_after_s is None else b"retry-after: %d\r\n" % rendered.retry_after_s
-            self.transport.write(
-                b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
-                % (
-                    STATUS_LINE[rendered.status],
-                    self._all.default_head(self.server_state.default_headers),
-                    len(body),
-                    retry,
-                    body,
-                )
+        within_body = self.message_since is not None and not self._within_head
+        if within_body and self.cycle.response_started:
+            # Its answer did not wait for the body.
+            self.cycle.keep_alive = False
+            if self.cycle.response_complete:
+                self.transport.close()
+            return
+        if within_body and self.pipeline:
+            self.pipeline.popleft()  # its turn had not come
+        elif within_body:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._running = None
+        before = self.pipeline[0][0] if self.pipeline else self._running
+        if before is not None:
+            before.keep_alive = False
+            return
+        body = rendered.body_without_receipt
+        retry = b"" if rendered.retry_after_s is None else b"retry-after: %d\r\n" % rendered.retry_after_s
+        self.transport.write(
+            b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
+            % (
+                STATUS_LINE[rendered.status],
+                self._all.default_head(self.server_state.default_headers),
+                len(body),
+                retry,
+                body,
             )
+        )
         self.transport.close()

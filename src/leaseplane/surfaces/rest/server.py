@@ -118,6 +118,11 @@ class RestServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn."""
+        for server in self.servers:
+            server.close()
+        # Before anything is answered, so that the last answers say that they are the last.
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
         await self._surface.stop()
         await super().shutdown(sockets)
         self._connections.stop()

@@ -17,7 +17,7 @@ import msgspec
 from leaseplane.answers import Rendered, refuse
 from leaseplane.clock import Clock
 from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated, authorise
-from leaseplane.limits import BODY_BYTES_MAX
+from leaseplane.limits import BODY_BYTES_MAX, PARKED_ANSWERED_MS_MAX
 from leaseplane.model import (
     Acquire,
     AuthorityUnavailable,
@@ -156,6 +156,11 @@ class RestSurface:
         self._stopping = True
         logger.info("stopping; parked requests to be answered: %d", len(self._parked))
         await self._engine.stop()
+        if self._parked:
+            # What the engine has answered is on its way out; nobody waits for the rest.
+            await asyncio.wait(tuple(self._parked), timeout=PARKED_ANSWERED_MS_MAX / 1000)
+        for asking in self._parked:
+            asking.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""

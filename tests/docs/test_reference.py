@@ -1,0 +1,58 @@
+"""Tables in the pages are those of the code."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.docs.limits_page import render_limits
+from tests.docs.pages import ROOT
+
+from leaseplane.bodies import STATUS_OF
+from leaseplane.clock import ManualClock
+from leaseplane.engine import Plane
+from leaseplane.serving import Engine
+from leaseplane.settings import read_settings
+from leaseplane.surfaces.rest.metrics import Metrics
+
+OPERATING = (ROOT / "docs" / "operating.md").read_text()
+
+
+def table(name: str) -> list[list[str]]:
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", OPERATING, re.DOTALL)
+    assert found, name
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()[2:]]
+
+
+def stats_of_an_engine(data: Path) -> Mapping[str, int]:
+    plane = Plane.open(read_settings({"LEASEPLANE_DATA": str(data)}), ManualClock(wall_ms=1))
+
+    async def look() -> Mapping[str, int]:
+        engine = Engine(plane)
+        await engine.start()
+        stats = engine.stats()
+        await engine.stop()
+        return stats
+
+    try:
+        return asyncio.run(look())
+    finally:
+        plane.close()
+
+
+def test_the_limits() -> None:
+    page = (ROOT / "docs" / "limits.md").read_text()
+    assert page == render_limits(), "run: python -m tests.docs.limits_page > docs/limits.md"
+
+
+def test_the_metrics(tmp_path: Path) -> None:
+    stats = stats_of_an_engine(tmp_path)
+    metrics = Metrics(lambda: stats, lambda: 0)
+    metrics.count("coordination.lease", 200, b"{}")
+    _, exposed = metrics.exposition("")
+    names = re.findall(r"^# TYPE (\S+)", exposed.decode(), re.MULTILINE)
+    assert {row[0].strip("`") for row in table("metrics")} == set(names)
+
+
+def test_the_errors() -> None:
+    assert [(row[0].strip("`"), int(row[1])) for row in table("errors")] == list(STATUS_OF.items())

@@ -1,0 +1,124 @@
+"""Case 37: what the disk does to a running plane. A clear error, nothing granted, nothing lost, and it
+goes on when the cause is gone."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from leaseplane.clock import SystemClock
+from leaseplane.engine import Plane
+from leaseplane.limits import ALARM_RECHECK_MS
+from leaseplane.model import Acquire, AuthorityUnavailable, OutcomeUnknown, Principal, RequestFacts
+from leaseplane.serving import Answered, Engine
+from leaseplane.settings import read_settings
+
+ANYONE = Principal("local", "local", "test")
+FACTS = RequestFacts("POST", "/api/v1/acp/coordination/lease", "0" * 64)
+
+
+def plane_in(folder: Path) -> Plane:
+    settings = read_settings({"LEASEPLANE_DATA": str(folder), "LEASEPLANE_LEASE_MS": "30000"})
+    return Plane.open(settings, SystemClock())
+
+
+async def acquired(engine: Engine, resource: str, actor: str = "did:example:a") -> Answered:
+    return await engine.ask(ANYONE, Acquire(resource, actor), FACTS)
+
+
+async def until_ready(engine: Engine) -> None:
+    for _ in range(50):
+        try:
+            engine.ready()
+        except AuthorityUnavailable:
+            await asyncio.sleep(ALARM_RECHECK_MS / 1000)
+        else:
+            return
+    engine.ready()
+
+
+def play(folder: Path, history: Callable[[Engine], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with closing(plane_in(folder)) as plane:
+            engine = Engine(plane)
+            await engine.start()
+            await history(engine)
+            await engine.stop()
+
+    asyncio.run(run())
+
+
+def test_the_folder_is_moved_away_and_comes_back(tmp_path: Path) -> None:
+    async def history(engine: Engine) -> None:
+        assert (await acquired(engine, "lock:before")).status == 200
+        (tmp_path / "data").rename(tmp_path / "away")
+        for _ in range(3):
+            with pytest.raises(AuthorityUnavailable, match="is gone"):
+                await acquired(engine, "lock:during")
+        with pytest.raises(AuthorityUnavailable, match="is gone"):
+            engine.ready()
+        (tmp_path / "away").rename(tmp_path / "data")
+        await until_ready(engine)
+        held = await acquired(engine, "lock:before", "did:example:b")
+        assert held.status == 409 and b'"holder":"did:example:a"' in held.body
+        assert (await acquired(engine, "lock:during", "did:example:b")).status == 200
+
+    play(tmp_path / "data", history)
+
+
+def test_a_folder_that_was_removed_is_not_made_anew_under_a_running_plane(tmp_path: Path) -> None:
+    async def history(engine: Engine) -> None:
+        assert (await acquired(engine, "lock:r")).status == 200
+        shutil.rmtree(tmp_path / "data")
+        with pytest.raises(AuthorityUnavailable):
+            await acquired(engine, "lock:r", "did:example:b")
+        await asyncio.sleep(3 * ALARM_RECHECK_MS / 1000)
+        with pytest.raises(AuthorityUnavailable):
+            engine.ready()
+        assert not (tmp_path / "data").exists(), "a new plane would be a second authority"
+
+    play(tmp_path / "data", history)
+
+
+def test_a_damaged_file_grants_nothing(tmp_path: Path) -> None:
+    database = tmp_path / "data" / "plane.db"
+    with closing(plane_in(tmp_path / "data")):
+        pass
+    good = database.read_bytes()
+    database.write_bytes(good[:100] + b"\xff" * (len(good) - 100))
+    with pytest.raises(AuthorityUnavailable, match=r"damaged.*restore it from a backup"):
+        plane_in(tmp_path / "data")
+    database.write_bytes(good)
+    plane_in(tmp_path / "data").close()
+
+
+def test_a_full_disk_grants_nothing_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+    filler = small_disk / "filler"
+
+    async def history(engine: Engine) -> None:
+        assert (await acquired(engine, "lock:before")).status == 200
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+        refused = 0
+        for number in range(200):
+            try:
+                assert (await acquired(engine, f"lock:{number}")).status == 200
+            except (AuthorityUnavailable, OutcomeUnknown):
+                refused += 1
+                break
+        assert refused, "the disk was not full"
+        filler.unlink()
+        await until_ready(engine)
+        again = await acquired(engine, f"lock:{number}", "did:example:b")
+        assert again.status == 200, "what was refused was not granted in secret"
+        held = await acquired(engine, "lock:before", "did:example:b")
+        assert held.status == 409 and b'"holder":"did:example:a"' in held.body
+
+    play(small_disk / "data", history)
