@@ -3,6 +3,7 @@
 Nothing here is needed to use a plane; that is all in `plane.py`.
 """
 
+import io
 import json
 import multiprocessing
 import os
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import plane
+
+if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors="replace")
 
 PATIENCE_S = 90.0
 """How long a story waits for one of its agents before it gives up."""
@@ -76,8 +80,8 @@ class Stage:
     """Where the agents of one story play. None of them outlives it."""
 
     def __init__(self) -> None:
-        # A new interpreter for each: what they share is the plane, and nothing else.
-        self._context = multiprocessing.get_context("spawn")
+        # From a process that has imported all and done nothing: fifty new interpreters take seconds to start.
+        self._context = multiprocessing.get_context("forkserver")
         self._agents: list[Agent] = []
 
     def enter(self, name: str, play: Callable[..., None], *given: Any) -> Agent:
@@ -139,7 +143,7 @@ def check_offline(answer_raw: bytes) -> None:
         jwks.write_text(json.dumps(keys))
         verify = [sys.executable, "-m", "leaseplane", "verify", "-", "--jwks", str(jwks)]
         done = subprocess.run(verify, input=answer_raw, capture_output=True, env=environment, check=False)
-    said = (done.stdout or done.stderr).decode().strip()
+    said = (done.stdout or done.stderr).decode(errors="replace").strip()
     tell("anyone", f"leaseplane verify - --jwks jwks.json: {said}")
     expect(done.returncode == 0, "the receipt of an answer was not valid")
 

@@ -334,7 +334,7 @@ SETTINGS: Final = (
         None,
         "The URL by which others know the plane: the issuer of its receipts.",
         _url,
-        "the address that the server listens on",
+        "an id of the plane's own, `urn:leaseplane:…`, made with its keys",
     ),
 )
 

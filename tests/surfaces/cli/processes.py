@@ -120,13 +120,17 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> Said:
         """Ask it to end, and tell what it said in all."""
         self.process.send_signal(number)
-        out, log = self.process.communicate(timeout=PATIENCE_S)
-        return Said(self.process.returncode, self.first_line + out, log)
+        assert self.process.stdout is not None and self.process.stderr is not None
+        # Not `communicate`, which passes over what was buffered when the first line was read.
+        out, log = self.process.stdout.read(), self.process.stderr.read()
+        return Said(self.process.wait(PATIENCE_S), self.first_line + out, log)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
 
 
 class ParkedCaller:

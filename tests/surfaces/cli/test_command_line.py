@@ -123,12 +123,12 @@ def test_tables_have_colours_and_lines_on_a_terminal_only(tmp_path: Path) -> Non
     assert "\x1b[3" not in on_a_terminal(tmp_path, TERM="xterm-256color", NO_COLOR="1")
 
 
-def command(*words: str, home: Path) -> str:
+def command(*words: str, home: Path, **settings: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "leaseplane", *words, "--data", str(home / "data")],
         capture_output=True,
-        text=True,
-        env=environment(home),
+        encoding="utf-8",
+        env=environment(home, **settings),
         check=True,
     )
     return done.stdout
@@ -166,6 +166,16 @@ def test_the_reference_page_names_every_option() -> None:
         for action in parser._actions:
             for option in action.option_strings:
                 assert option in ("-h", "--help", "--version") or f"`{option}" in page
+
+
+def test_a_terminal_that_cannot_show_a_character(tmp_path: Path) -> None:
+    command("workspace", "create", "w", home=tmp_path)
+    command("key", "create", "--workspace", "w", "--any-actor", "--label", "naïve", home=tmp_path)
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    assert "na\\xefve" in command("key", "list", home=tmp_path, **ascii_only)
+    as_json = command("key", "list", "--json", home=tmp_path, **ascii_only)
+    assert json.loads(as_json)["keys"][0]["label"] == "naïve"
+    assert '"naïve"' in command("key", "list", "--json", home=tmp_path, PYTHONIOENCODING="utf-8")
 
 
 def test_json_is_on_one_line_of_utf_8(in_process: Command, tmp_path: Path) -> None:

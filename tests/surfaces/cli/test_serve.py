@@ -164,13 +164,14 @@ def test_hosts_and_origins_that_were_allowed(serve: Serve) -> None:
         "--allow-host",
         "plane.example",
         "--allow-host",
-        "other.example:8",
+        "more.example,other.example:8",
         "--allow-origin",
         "https://c.example",
     )
     get = ("GET", "/healthz")
     assert server.ask(*get, Host="plane.example").status == 200
     assert server.ask(*get, Host="other.example:8").status == 200
+    assert server.ask(*get, Host="more.example").status == 200
     assert server.ask(*get, Host="foreign.example").status == 403
     assert server.ask(*get, Origin="https://c.example").status == 200
     assert server.ask(*get, Origin="https://d.example").status == 403

@@ -46,6 +46,6 @@ def test_no_keys_to_be_had(command: Command, running: Server, tmp_path: Path) ->
 
 
 def test_a_file_that_is_not_there(command: Command) -> None:
-    refused = command("verify", "/nowhere/receipt")
-    assert refused.status == 2
+    refused = command("verify", "/nowhere/receipt", "--json")
+    assert (refused.status, refused.json["error"]) == (2, "invalid_request")
     assert "cannot read /nowhere/receipt" in refused.complaint

@@ -46,7 +46,7 @@ def _break(args: argparse.Namespace, terminal: Terminal) -> int:
         status, body = _ask_folder(args, terminal, members)
     answer = json.loads(body)
     if args.json:
-        terminal.say(body.decode())
+        terminal.say_json(answer)
     if status == 200:
         if not args.json:
             for lease in answer["broken"]:

@@ -54,18 +54,19 @@ def add_commands(parser: Parser, dest: str) -> Commands:
 
 
 def setting(field: str) -> Callable[[str], Any]:
-    """The type of an argument that overrides a setting: read and checked as the variable would be."""
+    """The type of an argument that overrides a setting: read and checked as the variable would be.
+
+    A list is read into a tuple; its option may be repeated, so its action is `extend`.
+    """
     row = next(row for row in SETTINGS if row.field == field)
 
     def read(text: str) -> Any:
         if not text:
             raise argparse.ArgumentTypeError("must not be empty")
         try:
-            value = row.read(text)
+            return row.read(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
-        # A list is given by repeating the option.
-        return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
     return read
 

@@ -28,8 +28,9 @@ _STATUSES = """\
 | 2 | wrong usage: of the command line, a setting, or a data folder |
 | 3 | the authority cannot be reached |
 
-What went wrong is one line on stderr, which says what to do. With `--json`, stdout has one JSON object in
-any case: the REST body where there is one, and otherwise `{"ok": false, "error": …, "message": …}`.
+What went wrong is one line on stderr, which says what to do. With `--json`, stdout has one JSON object
+then, too: the REST body where there is one, and otherwise `{"ok": false, "error": …, "message": …}`. (A
+command line that cannot be read at all is told on stderr alone.)
 """
 
 

@@ -58,6 +58,9 @@ class Remote:
                 connection.request(method, parts.path + path, body, headers)
                 response = connection.getresponse()
                 answer = response.read(ANSWER_BYTES_MAX + 1)
+                if response.length:
+                    # Read with a bound, http.client does not say that a body was cut short.
+                    raise http.client.IncompleteRead(answer, response.length)
             except (OSError, http.client.HTTPException) as error:
                 raise OutcomeUnknown(
                     f"the server at {self._url} did not answer: {_told(error)}; what was asked for may or "

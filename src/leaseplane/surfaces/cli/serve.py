@@ -62,7 +62,7 @@ def add_to(commands: Commands) -> None:
         "--allow-host",
         metavar="NAME",
         dest="allow_hosts",
-        action="append",
+        action="extend",
         type=setting("allow_hosts"),
         help="a name under which the server may be asked, besides those of the loopback; may be repeated "
         "(default: LEASEPLANE_ALLOW_HOSTS)",
@@ -71,7 +71,7 @@ def add_to(commands: Commands) -> None:
         "--allow-origin",
         metavar="ORIGIN",
         dest="allow_origins",
-        action="append",
+        action="extend",
         type=setting("allow_origins"),
         help="a web origin whose pages may ask the server, besides its own; may be repeated "
         "(default: LEASEPLANE_ALLOW_ORIGINS)",

@@ -4,6 +4,7 @@ What a command prints is for people on a terminal, with colours and tables, and 
 with `--json` it is one JSON object on stdout, an error too. Every error is also one line on stderr.
 """
 
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -65,7 +66,8 @@ class Terminal(msgspec.Struct, frozen=True):
 
     def say_json(self, value: object) -> None:
         """The command's result as one JSON object on one line."""
-        self.say(json.dumps(value, ensure_ascii=False))
+        is_utf_8 = (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        self.say(json.dumps(value, ensure_ascii=not is_utf_8))
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Rows under their heads: with lines and bold heads for a person, in plain columns otherwise."""
@@ -99,7 +101,12 @@ class Terminal(msgspec.Struct, frozen=True):
 
 def open_terminal(environment: Mapping[str, str], settings: Settings, clock: Clock) -> Terminal:
     """The terminal of this process."""
-    return Terminal(sys.stdin.buffer, sys.stdout, sys.stderr, environment, settings, clock)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # One that cannot show a character gets it spelled out, and not a traceback.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    # A process may be started without any stdin.
+    stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer
+    return Terminal(stdin, sys.stdout, sys.stderr, environment, settings, clock)
 
 
 def error_json(code: str, message: str) -> dict[str, object]:

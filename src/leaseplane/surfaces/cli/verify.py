@@ -1,6 +1,7 @@
 """`leaseplane verify`: say in a sentence what a receipt proves, or which check it fails."""
 
 import argparse
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from leaseplane import limits
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.store.folder import DataFolder, FolderRefused
 from leaseplane.surfaces.cli.parser import Commands, add_command, add_data, data_folder
-from leaseplane.surfaces.cli.terminal import Terminal
+from leaseplane.surfaces.cli.terminal import CommandRefused, Terminal
 
 if TYPE_CHECKING:
     # Only when it runs: all commands are declared at every start, and these are slow to import.
@@ -47,14 +48,23 @@ def add_to(commands: Commands) -> None:
 
 
 def _verify(args: argparse.Namespace, terminal: Terminal) -> int:
-    return run(
+    complaint = io.StringIO()
+    status = run(
         args,
         stdin=terminal.stdin,
         stdout=terminal.stdout,
-        stderr=terminal.stderr,
+        stderr=complaint,
         now_s=terminal.clock.now().wall_ms // 1000,
         keys=lambda: _plane_keys(args, terminal),
     )
+    if status in (EXIT_USAGE, EXIT_UNREACHABLE):
+        # Told as every command's, in JSON too where that was asked for.
+        raise CommandRefused(
+            complaint.getvalue().removeprefix("leaseplane verify: "),
+            status=status,
+            code="invalid_request" if status == EXIT_USAGE else "authority_unavailable",
+        )
+    return status
 
 
 def _plane_keys(args: argparse.Namespace, terminal: Terminal) -> tuple[Mapping[str, object], bool]:
