@@ -43,9 +43,7 @@ def render_reference() -> str:
 
 def _commands(parser: Parser) -> Iterator[Parser]:
     """Every command that can be run, in the order of its declaration."""
-    choices = [
-        action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)
-    ]
+    choices = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not choices:
         yield parser
     for each in choices:
