@@ -149,6 +149,8 @@ def run(title: str, story: Callable[[Stage], None]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(title, flush=True)
     try:
+        asked = plane.ask("GET", plane.WAIT)
+        expect(asked.status == 200, f"the plane does not let us ask: {asked.body.get('message')}")
         with Stage() as stage:
             story(stage)
     except WentOtherwise as otherwise:

@@ -23,6 +23,10 @@ def first(line: Connection, name: str) -> None:
     tell(name, f"has the lease of {PRODUCTION}, fence {lease['fence']}, and deploys")
     line.send(lease)
     line.recv()
+    # A lease ends by itself: whoever works for longer renews it, well before its end.
+    renewed = plane.acquire(PRODUCTION, did(name), leaseId=lease["leaseId"])
+    expect(renewed.body["lease"]["fence"] == lease["fence"], f"{name} was to keep its lease")
+    tell(name, f"renews its lease, and is told how many wait for it: {renewed.body['waiting']}")
     time.sleep(DEPLOYMENT_S)
     released = plane.release(lease)
     expect(released.status == 200, f"{name} was to release its own lease")

@@ -9,14 +9,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from leaseplane import __version__
 from leaseplane.clock import ClockMissing, SystemClock
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
 from leaseplane.resources import NameRefused
 from leaseplane.settings import SettingRefused, read_settings
 from leaseplane.store.folder import FolderRefused
-from leaseplane.surfaces.cli import break_off, demo, key, serve, verify, workspace
-from leaseplane.surfaces.cli.parser import Parser, add_commands
+from leaseplane.surfaces.cli.commands import build_parser
 from leaseplane.surfaces.cli.terminal import (
     INTERRUPTED,
     PIPE_CLOSED,
@@ -27,26 +25,6 @@ from leaseplane.surfaces.cli.terminal import (
     open_terminal,
     wrong_usage,
 )
-
-_MORE = (
-    "LEASEPLANE_URL and LEASEPLANE_API_KEY point commands at a server; without them they work on the data "
-    "folder itself, beside a running server too.\n\n"
-    "exit status: 0 done, 1 refused, 2 wrong usage, 3 the authority cannot be reached"
-)
-
-
-def build_parser() -> Parser:
-    """The parser of the whole command line."""
-    parser = Parser(
-        prog="leaseplane",
-        description="A coordination plane for AI agents: one agent at a time holds a resource.",
-        epilog=_MORE,
-    )
-    parser.add_argument("--version", action="version", version=f"leaseplane {__version__}")
-    commands = add_commands(parser, "command")
-    for noun in (serve, demo, verify, break_off, workspace, key):
-        noun.add_to(commands)
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ a generator that does no waiting of its own; `transact` drives it for a caller w
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, Self
 
 import msgspec
@@ -103,7 +102,6 @@ class Plane:
             )
             plane = cls(folder, store, clock, presence, keyring)
             plane._adopt(settings, governs)
-            plane._bury_dead()
             opened.pop_all()
         return plane
 
@@ -161,11 +159,14 @@ class Plane:
             self.store.roll_back()
             self.state.forget()
             raise
-        # Wake-ups come last. One that is lost in a crash is made up for by the alarm's own look.
-        for process_id in {delivery.process_id for delivery in decided.deliveries}:
+        # Wake-ups come last. One that is lost in a crash is made up for by the other's own look.
+        self._wake(decided.deliveries)
+        return decided
+
+    def _wake(self, deliveries: Sequence[Delivery]) -> None:
+        for process_id in {delivery.process_id for delivery in deliveries}:
             if process_id != self.presence.process_id:
                 self.presence.wake(process_id)
-        return decided
 
     def transact(
         self, *works: Work, deliveries: list[Delivery] | None = None, patience: Patience = PATIENCE
@@ -217,11 +218,13 @@ class Plane:
         self.store.drop_deliveries_of(process_id)
 
     def _adopt(self, settings: Settings, governs: bool) -> None:
-        """Before anything is decided here: what was fixed for this folder, and under a new boot full terms.
+        """Before anything is decided here: what was fixed for this folder, full terms under a new boot,
+        and nothing left of the dead.
 
         One transaction of its own, in front of the commit path: under a new boot id the stored ends are
-        counted on a clock that is gone, so nothing may be settled by them. A crash in it leaves the
-        folder as it was, and the next to open it does the same.
+        counted on a clock that is gone, so nothing may be settled by them; and settling would hand
+        leases to the dead, or keep their places when their time is over. A crash in it leaves the folder
+        as it was, and the next to open it does the same.
         """
         started = PATIENCE.monotonic()
         while not self.store.try_begin():
@@ -240,11 +243,18 @@ class Plane:
                 if self.store.meta("boot_id") != self.clock.boot_id:
                     self._give_full_terms()
                     self.store.put_meta("boot_id", self.clock.boot_id)
-                self.state.end()
+                parking = self.store.parking_processes() - {self.presence.process_id}
+                dead = sorted(self.presence.dead(parking | self.presence.others()))
+                for process_id in dead:
+                    self.bury(process_id, self.state)
+                deliveries = self.state.end()
             self.store.commit()
         except BaseException:
             self.store.roll_back()
             raise
+        for process_id in dead:
+            self.presence.bury(process_id)
+        self._wake(deliveries)
 
     def _give_full_terms(self) -> None:
         self.store.renew_idempotency(self.state.now.boot_ms + IDEMPOTENCY_KEPT_MS)
@@ -254,13 +264,6 @@ class Plane:
                 decide.reboot(self.state, self.state.room(workspace, resource))
             place = places[-1]
             self.state.apply()
-
-    def _bury_dead(self) -> None:
-        with self.store.faults():
-            parking = self.store.parking_processes() - {self.presence.process_id}
-        for process_id in sorted(self.presence.dead(parking | self.presence.others())):
-            self.transact(partial(self.bury, process_id))
-            self.presence.bury(process_id)
 
     def _read_terms(self) -> None:
         """Drop what is remembered, and take the folder's terms, which its server may have changed."""

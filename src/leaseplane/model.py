@@ -72,7 +72,7 @@ class Lease(msgspec.Struct, frozen=True):
     ends_boot_ms: int
     ends_wall_ms: int
     note: str | None = None
-    handed: tuple[str, ...] = ()
+    handed: "tuple[Parked, ...]" = ()
     """The parked requests that this lease was handed to, as long as no answer is marked as leaving.
     Empty: it reached its holder, or was never handed over."""
     upgraded_from: "Lease | None" = None

@@ -104,6 +104,7 @@ class Engine:
         self._processes_seen_boot_ms = 0
         self._burying: set[str] = set()
         self._fault: Exception | None = None
+        self._keys_are_current = False
         self._closed = False
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
@@ -232,6 +233,7 @@ class Engine:
             if not (isinstance(item, _Call) and item.is_dropped):
                 self._batch.append(item)
         self._one_by_one = max(0, self._one_by_one - 1)
+        self._keys_are_current = False
         self._path = self._plane.commit_path([item.work for item in self._batch])
         self._busy_since = None
         self._go_on()
@@ -360,6 +362,9 @@ class Engine:
             if now_ms - self._processes_seen_boot_ms >= PROCESS_RECHECK_MS:
                 self._processes_seen_boot_ms = now_ms
                 self._look_for_dead()
+                if self._plane.store.has_deliveries():
+                    # Whoever decided them died before it could wake us.
+                    self.put(_TakeDeliveries(self, self._plane))
         except (AuthorityUnavailable, FolderRefused) as error:
             self._fault = error if isinstance(error, AuthorityUnavailable) else self._fault
             self._set_timer()
@@ -388,7 +393,11 @@ class Engine:
         body = rendered.body_without_receipt
         statement = statement_of(ask, reply, sha256_hex(body))
         if statement is not None:
-            self._plane.keyring.refresh()
+            if not self._keys_are_current:
+                # Once for each transaction: every answer is signed in the course of one, and looking
+                # for a rotation costs a tenth of what signing does.
+                self._plane.keyring.refresh()
+                self._keys_are_current = True
             body = with_receipt(body, self._plane.keyring.signer.sign(statement))
         return Answered(rendered.status, body, rendered.retry_after_s)
 

@@ -88,7 +88,19 @@ STORES = {"sqlite": MadeSqlite, "memory": MadeMemory}
 A, B = Holder("did:example:a"), Holder("did:example:b", "p.1")
 READ_LEASE = Lease("w", "file:ü", "lease-1", B, "read", 1, 2, 3, 4, 5, "note")
 FULL_LEASE = Lease(
-    "w", "lock:r", "lease-2", A, "write", 2**53 - 1, 10, -11, 12, 13, "é", ("p.1", "p.2"), READ_LEASE
+    "w",
+    "lock:r",
+    "lease-2",
+    A,
+    "write",
+    2**53 - 1,
+    10,
+    -11,
+    12,
+    13,
+    "é",
+    (Parked("p.1", "0" * 16, 99, "jti"),),
+    READ_LEASE,
 )
 SCOPE = IdempotencyScope("lpk_x", "did:example:a", "/path", "key")
 PARKED = Parked("p.1", "0" * 16, 99, "jti", SCOPE, "ab")
@@ -189,7 +201,7 @@ def test_waits_are_found_by_node(made: Made) -> None:
 
 def test_what_a_process_keeps_is_found(made: Made) -> None:
     mine = Parked("000000000000000a.1", "000000000000000a", 9, "j")
-    handed = Lease("w", "lock:h", "lease-3", A, "write", 3, 1, 1, 1, 1, None, ("000000000000000a.2",))
+    handed = Lease("w", "lock:h", "lease-3", A, "write", 3, 1, 1, 1, 1, None, (mine,))
     waiting = Wait("w", "lock:p", A, "write", 9, 1, 1, 1, 1, None, True, (mine,))
     made.rows.apply(changed(leases=lease_of(handed), waits=wait_of(waiting, FULL_WAIT)))
     assert made.rows.places_of_process("000000000000000a") == [("w", "lock:h"), ("w", "lock:p")]

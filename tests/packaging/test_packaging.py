@@ -90,6 +90,8 @@ def test_the_wheel_holds_every_module_the_types_and_the_licence(tmp_path: Path) 
     held = set(zipfile.ZipFile(wheel).namelist())
     files = set(files_under(ROOT / "src")) | {f"leaseplane/{name}" for name in files_under(ROOT, "examples")}
     assert "leaseplane/py.typed" in files
+    # The demo plays the examples, so they are shipped with it.
+    files |= {f"leaseplane/examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
     assert files <= held
     assert [name for name in held if name.endswith("licenses/LICENSE")]
     # Nothing but the package and what describes it.

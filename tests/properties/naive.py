@@ -463,6 +463,7 @@ class Room:
             "holder": lease.who[0],
             "fence": lease.fence,
         }
+        released |= {"instance": lease.who[1]} if lease.who[1] else {}
         return Answer(200, {"ok": True, "released": released, "trust": self.halves[actor] / 2})
 
     def withdraw(self, body: Body) -> Answer:
@@ -492,7 +493,8 @@ class Room:
         waiting = []
         for w in sorted(self.waits, key=lambda w: w.seq):
             holders = self.others(w) or self.holders(w.resource)
-            row: Body = {"resource": w.resource, "actorDid": w.who[0]}
+            row: Body = {"resource": w.resource, "actorDid": w.who[0], "parked": bool(w.parked)}
+            row |= {"instance": w.who[1]} if w.who[1] else {}
             row |= {"holder": holders[0].who[0]} if holders else {}
             row |= {"position": self.queue(w.resource).index(w) + 1}
             row |= {"since": stamp(w.since_wall), "lastAskedAt": stamp(w.asked_wall)}
@@ -500,6 +502,7 @@ class Room:
         pairs = [
             {"actorDid": p.who[0], "resource": p.resource, "holder": p.holder[0], "waitingOn": p.waiting_on}
             | {"at": stamp(p.at_wall)}
+            | ({"instance": p.who[1]} if p.who[1] else {})
             for p in self.pairs
             if wanted(p.resource, p.who)
         ]

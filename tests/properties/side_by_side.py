@@ -119,11 +119,15 @@ class SideBySide(RuleBasedStateMachine):
     def normal(self, answer: Answer, gone: bool) -> dict[str, Any]:
         """The answer without what each side may choose."""
         body = {
-            k: v for k, v in answer.body.items() if k not in ("message", "retryAfterMs", "cycle", "receipt")
+            k: v
+            for k, v in answer.body.items()
+            if k not in ("message", "renewed", "retryAfterMs", "cycle", "receipt")
         }
         word = outcome_of(answer)
         if word == "invalid_request":
             return {"status": answer.status, "error": word}
+        if word == "not_holder":
+            body = without(body, "instance")
         if word == "lease_held":
             body["holders"] = [actor_of(h) for h in body.get("holders", [])]
             body["stampede"] = {
@@ -136,7 +140,8 @@ class SideBySide(RuleBasedStateMachine):
             if inner in body:
                 body[inner] = without(body[inner], "leaseId", "fence", "grantedAt", "expiresAt")
         if "broken" in body:
-            body["broken"] = [without(row, "leaseId", "fence") for row in body["broken"]]
+            body["broken"] = [(row["resource"], row["holder"]) for row in body["broken"]]
+            body = without(body, "resource")
         return {"status": answer.status, **without(body, "expiresAt")}
 
     def learn(self, real: Answer, model: Answer) -> None:

@@ -20,6 +20,7 @@ ORDINARY: Final = settings(
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
 )
 
 

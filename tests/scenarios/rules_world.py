@@ -124,23 +124,22 @@ class RulesWorld:
     def next_alarm_boot_ms(self) -> int | None:
         return self.rows.next_alarm_boot_ms()
 
-    def take_over(self) -> None:
-        """The process starts again under another boot id."""
-
-        def reboot(state: State) -> None:
-            expires_boot_ms = state.now.boot_ms + IDEMPOTENCY_KEPT_MS
+    def start_again(self, another_boot: bool = False) -> None:
+        """The process starts: what `Plane.open` does, on these rows."""
+        self.state.forget()
+        self.state.begin(self.rows, self.clock.now())
+        if another_boot:
+            expires_boot_ms = self.clock.now().boot_ms + IDEMPOTENCY_KEPT_MS
             for scope, record in list(self.rows.records.items()):
                 self.rows.records[scope] = msgspec.structs.replace(record, expires_boot_ms=expires_boot_ms)
             for place in list(self.rows.rooms):
-                decide.reboot(state, state.room(*place))
-
-        self.state.forget()
-        self.state.begin(self.rows, self.clock.now())
-        reboot(self.state)
+                decide.reboot(self.state, self.state.room(*place))
+            self.state.apply()
+        for handle in self.handles.values():
+            if handle.gone:
+                decide.bury(self.state, handle.process_id)
         self.state.end()
-
-    def start_again(self) -> None:
-        self.state.forget()
+        self.transact(lambda state: None)
 
     # -- World ---------------------------------------------------------------------------------
 
@@ -235,21 +234,17 @@ class RulesWorld:
         self._stop()
         self.clock.advance(down_ms)
         self.start_again()
-        self._bury_all()
+        self.handles.clear()
 
     def reboot(self) -> None:
         self._stop()
         self.clock.reboot(f"boot-{self.number}-{self.clock.boot_id}")
-        self.take_over()
-        self._bury_all()
+        self.start_again(another_boot=True)
+        self.handles.clear()
 
     def _stop(self) -> None:
         for handle in self.handles.values():
             handle.gone = handle.gone or handle._answer is None
-
-    def _bury_all(self) -> None:
-        self.bury([handle.process_id for handle in self.handles.values() if handle.gone])
-        self.handles.clear()
 
 
 class ForgetfulRulesWorld(RulesWorld):
@@ -265,13 +260,14 @@ class StoreWorld(RulesWorld):
         self.folder = tempfile.TemporaryDirectory(prefix="plane-")
         self.start_again()
 
-    def start_again(self) -> None:
+    def start_again(self, another_boot: bool = False) -> None:
         if hasattr(self, "plane"):
             self.plane.close()
         settings = read_settings(
             {"LEASEPLANE_DATA": str(Path(self.folder.name) / "data"), "LEASEPLANE_LEASE_MS": str(TERM_MS)}
         )
         self.plane = Plane.open(settings, self.clock)
+        self.transact(lambda state: None)
 
     def close(self) -> None:
         super().close()
@@ -285,6 +281,3 @@ class StoreWorld(RulesWorld):
 
     def next_alarm_boot_ms(self) -> int | None:
         return self.plane.store.next_alarm_boot_ms()
-
-    def take_over(self) -> None:
-        self.start_again()

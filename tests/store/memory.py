@@ -77,7 +77,7 @@ class MemoryRows:
         handed = {
             key[:2]
             for key, lease in self.leases.items()
-            if any(request_id.startswith(process_id) for request_id in lease.handed)
+            if any(request.process_id == process_id for request in lease.handed)
         }
         return sorted(waits | handed)
 

@@ -74,6 +74,9 @@ def wait_closed_by(state: State, room: Room, granted: Lease) -> tuple[Wait, Dead
     A grant stands; of the waits on the cycle only the one for what was granted ends. The caller
     ends it and asks again, since an ended wait may have broken other cycles.
     """
+    if not room.waits:
+        # The everyday grant: nobody waits here, so there is no wait that could be on a cycle.
+        return None
     reachable = _reachable(state, room.workspace, granted.holder.node)
     if not reachable:
         return None

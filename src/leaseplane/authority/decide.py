@@ -382,10 +382,10 @@ def bury(state: State, process_id: str) -> None:
             if request.process_id == process_id
         ]
         handed = [
-            (lease.holder, request_id)
+            (lease.holder, request.request_id)
             for lease in room.leases.values()
-            for request_id in lease.handed
-            if request_id.startswith(process_id)
+            for request in lease.handed
+            if request.process_id == process_id
         ]
         for holder, request_id in parked + handed:
             waiting.hang_up(state, room, holder, request_id)
@@ -433,7 +433,8 @@ def list_waits(state: State, workspace: str, command: ListWaits) -> Listed:
         for position, wait in enumerate(room.in_order(), 1):
             if command.actor not in (None, wait.waiter.actor):
                 continue
-            holder = next((holder for holder in room.leases if holder != wait.waiter), None)
+            others = [holder for holder in room.leases if holder != wait.waiter]
+            holder = next(iter(others or room.leases), None)
             view = WaitView(
                 resource=room.resource,
                 waiter=wait.waiter,

@@ -8,7 +8,7 @@ same transaction. Whoever ends a lease calls `waiting.serve` next.
 
 import msgspec
 
-from leaseplane.model import Access, Holder, Lease, LeaseView
+from leaseplane.model import Access, Holder, Lease, LeaseView, Parked
 from leaseplane.store.contract import Event
 
 from . import trust
@@ -38,7 +38,7 @@ def begin(
     access: Access,
     note: str | None,
     jti: str,
-    handed: tuple[str, ...] = (),
+    handed: tuple[Parked, ...] = (),
 ) -> Lease:
     """Store a new lease with a new fence. A read lease of the same holder ends by it, without trust moving.
 
@@ -118,8 +118,11 @@ def break_off(state: State, room: Room, lease: Lease, reason: str) -> None:
 
 def undo(state: State, room: Room, lease: Lease) -> None:
     """A hand-over that reached nobody is taken back: no trust moves, and a read lease that it replaced
-    is given back with the end that it had."""
+    is given back with the end that it had. Whoever repeats the request under its key asks anew."""
     _end(state, room, lease, "coordination.undone")
+    for request in lease.handed:
+        if request.idempotency is not None:
+            state.put_idempotency(room.workspace, request.idempotency, None)
     if lease.upgraded_from is not None:
         state.put_lease(room, lease.upgraded_from)
         _record(state, lease.upgraded_from, "coordination.restored")

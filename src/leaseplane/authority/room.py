@@ -105,12 +105,23 @@ class Room:
         self._waits_by_seq[wait.seq] = wait
         _keep(self._parked_seqs, wait.seq, bool(wait.parked))
         _keep(self._writer_seqs, wait.seq, wait.access != "read")
+        deadline = deadline_boot_ms(wait, self._term_ms)
         if before is None:
             self._note_upgrader(wait.waiter)
-        heapq.heappush(self._deadlines, (deadline_boot_ms(wait, self._term_ms), wait.seq))
+        elif deadline >= deadline_boot_ms(before, self._term_ms):
+            # Who asks again only moves its deadline on. The earlier one that is there is looked at
+            # when it comes, and replaced then.
+            return
+        heapq.heappush(self._deadlines, (deadline, wait.seq))
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self.waits):
             self._deadlines = [(deadline_boot_ms(w, self._term_ms), w.seq) for w in self.waits.values()]
             heapq.heapify(self._deadlines)
+
+    def restate_wait(self, wait: Wait) -> None:
+        """Store a new state of a place that differs in nothing that the queue is ordered or timed by."""
+        assert self.waits[wait.waiter].seq == wait.seq
+        self.waits[wait.waiter] = wait
+        self._waits_by_seq[wait.seq] = wait
 
     def end_wait(self, wait: Wait) -> None:
         del self.waits[wait.waiter]
@@ -167,16 +178,18 @@ class Room:
     def waits_due(self, boot_ms: int) -> list[tuple[int, Holder]]:
         """The waits whose deadline has come, with it; each is looked at again before it is acted on."""
         due: list[tuple[int, Holder]] = []
+        looked_at: list[tuple[int, int]] = []
         while self._deadlines and self._deadlines[0][0] <= boot_ms:
             _, seq = heapq.heappop(self._deadlines)
             wait = self._waits_by_seq.get(seq)
             if wait is None:
                 continue
             deadline = deadline_boot_ms(wait, self._term_ms)
+            looked_at.append((deadline, seq))
             if deadline <= boot_ms:
                 due.append((deadline, wait.waiter))
-            else:
-                heapq.heappush(self._deadlines, (deadline, seq))
+        for entry in looked_at:
+            heapq.heappush(self._deadlines, entry)
         return due
 
     def first_end_boot_ms(self) -> int | None:

@@ -54,6 +54,7 @@ class State:
         """Drop everything that was read or changed."""
         self.changes = Changes()
         self._deliveries: list[Delivery] = []
+        self._idempotency: dict[tuple[str, IdempotencyScope], IdempotencyRecord | None] = {}
         self._rooms: dict[Place, Room] = {}
         self._nodes: dict[tuple[str, Node], dict[tuple[str, Holder], None]] = {}
         self._trust: dict[tuple[str, str], Trust | None] = {}
@@ -81,6 +82,7 @@ class State:
         """Apply the rest; returns the replies to parked requests, to be delivered after the commit."""
         self.apply()
         deliveries, self._deliveries = self._deliveries, []
+        self._idempotency = {}
         self._rows = None
         return deliveries
 
@@ -177,6 +179,12 @@ class State:
         if first:
             self._room_changed(room)
 
+    def keep_chance(self, room: Room, wait: Wait, chance_boot_ms: int) -> None:
+        """Note until when this waiter may stay away. That moves neither its place nor any alarm."""
+        wait = msgspec.structs.replace(wait, chance_boot_ms=chance_boot_ms)
+        room.restate_wait(wait)
+        self.changes.waits[room.workspace, room.resource, wait.waiter] = wait
+
     def end_wait(self, room: Room, wait: Wait) -> None:
         self._node(room.workspace, wait.waiter.node).pop((room.resource, wait.waiter), None)
         self._count(room.workspace, waits=-1, parked=-len(wait.parked))
@@ -198,8 +206,8 @@ class State:
         key = (workspace, node)
         places = self._nodes.get(key)
         if places is None:
-            # Applied first, since rows that are not applied yet would be missed by the read.
-            self.apply()
+            # The read misses nothing that is not applied yet: whatever changes a wait of this node
+            # asks for its places first, so there is no such change.
             places = {}
             for resource in self.rows.resources_waited_for(workspace, node):
                 for waiter in self.room(workspace, resource).waits:
@@ -280,11 +288,7 @@ class State:
 
     def idempotency(self, workspace: str, scope: IdempotencyScope) -> IdempotencyRecord | None:
         """The record under this key, if it is still kept."""
-        key = (workspace, scope)
-        if key in self.changes.idempotency:
-            record = self.changes.idempotency[key]
-        else:
-            record = self.rows.idempotency(workspace, scope)
+        record = self._idempotency_now(workspace, scope)
         if record is not None and record.expires_boot_ms <= self.now.boot_ms:
             self.put_idempotency(workspace, scope, None)
             return None
@@ -293,14 +297,16 @@ class State:
     def put_idempotency(
         self, workspace: str, scope: IdempotencyScope, record: IdempotencyRecord | None
     ) -> None:
-        key = (workspace, scope)
-        known = (
-            self.changes.idempotency[key]
-            if key in self.changes.idempotency
-            else (self.rows.idempotency(workspace, scope))
-        )
+        known = self._idempotency_now(workspace, scope)
         self._count(workspace, idempotency=(record is not None) - (known is not None))
-        self.changes.idempotency[key] = record
+        self._idempotency[workspace, scope] = self.changes.idempotency[workspace, scope] = record
+
+    def _idempotency_now(self, workspace: str, scope: IdempotencyScope) -> IdempotencyRecord | None:
+        """What is under this key, read once in a transaction: most keys are never seen again."""
+        key = (workspace, scope)
+        if key not in self._idempotency:
+            self._idempotency[key] = self.rows.idempotency(workspace, scope)
+        return self._idempotency[key]
 
     def drop_expired_idempotency(self, most: int) -> int:
         """Remove records that are no longer kept; returns how many."""

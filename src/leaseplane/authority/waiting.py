@@ -124,8 +124,7 @@ def ask_again(
 def _told(state: State, room: Room, wait: Wait, told: Held) -> None:
     """Remember how long this refusal lets the waiter stay away without losing its chance."""
     longest_ms = max(told.stampede.wait_ms, told.retry_after_ms)
-    chance_boot_ms = state.now.boot_ms + longest_ms + POLLING_GRACE_MS
-    state.put_wait(room, msgspec.structs.replace(wait, chance_boot_ms=chance_boot_ms))
+    state.keep_chance(room, wait, state.now.boot_ms + longest_ms + POLLING_GRACE_MS)
 
 
 def deliver(state: State, room: Room, parked: tuple[Parked, ...], outcome: Outcome) -> None:
@@ -212,8 +211,10 @@ def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
             _drop_parked(state, room, wait, request)
             return
     lease = room.leases.get(holder)
-    if lease is not None and request_id in lease.handed:
-        others = tuple(request for request in lease.handed if request != request_id)
+    if lease is None:
+        return
+    others = tuple(request for request in lease.handed if request.request_id != request_id)
+    if len(others) < len(lease.handed):
         if others:
             state.put_lease(room, msgspec.structs.replace(lease, handed=others))
         else:
@@ -251,8 +252,7 @@ def hand_over(state: State, room: Room, wait: Wait) -> None:
     """Grant to a place of parked requests: the oldest is answered with the grant, others as renewals."""
     first = wait.parked[0]
     state.end_wait(room, wait)
-    recipients = tuple(request.request_id for request in wait.parked)
-    lease = leases.begin(state, room, wait.waiter, wait.access, wait.note, first.jti, recipients)
+    lease = leases.begin(state, room, wait.waiter, wait.access, wait.note, first.jti, wait.parked)
     view = leases.view(state, lease)
     for request in wait.parked:
         repeat = request.jti == first.jti

@@ -36,11 +36,11 @@ MIGRATIONS: Final = (
         ends_boot_ms INTEGER NOT NULL,
         ends_wall_ms INTEGER NOT NULL,
         note TEXT,
-        handed TEXT,
+        handed BLOB,
         upgraded_from BLOB,
         PRIMARY KEY (workspace, resource, actor, instance)
     ) WITHOUT ROWID;
-    CREATE INDEX leases_handed ON leases (handed) WHERE handed IS NOT NULL;
+    CREATE INDEX leases_handed ON leases (fence) WHERE handed IS NOT NULL;
 
     CREATE TABLE waits (
         workspace TEXT NOT NULL,

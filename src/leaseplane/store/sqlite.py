@@ -7,7 +7,7 @@ trusted.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,14 @@ class SqliteStore:
         ).fetchall()
         return [_delivery_of(row[0]) for row in rows]
 
+    def has_deliveries(self) -> bool:
+        """Whether there are any for this process. May be asked outside a transaction."""
+        with self.faults():
+            row = self._connection.execute(
+                "SELECT 1 FROM deliveries WHERE process_id = ? LIMIT 1", (self._process_id,)
+            ).fetchone()
+        return row is not None
+
     def drop_deliveries_of(self, process_id: str) -> None:
         """Forget replies for a process that is dead."""
         self._connection.execute("DELETE FROM deliveries WHERE process_id = ?", (process_id,))
@@ -155,11 +163,16 @@ class SqliteStore:
     def parking_processes(self) -> set[str]:
         """Every process that keeps parked requests, or was handed a lease that is not marked yet."""
         found = set()
-        for (blob,) in self._connection.execute("SELECT parked FROM waits WHERE parked IS NOT NULL"):
-            found |= {request.process_id for request in _parked_of(blob)}
-        for (handed,) in self._connection.execute("SELECT handed FROM leases WHERE handed IS NOT NULL"):
-            found |= {request_id.partition(".")[0] for request_id in handed.split()}
+        for _, _, requests in self._kept_open():
+            found |= {request.process_id for request in requests}
         return found
+
+    def _kept_open(self) -> Iterator[tuple[str, str, tuple[Parked, ...]]]:
+        for workspace, resource, blob in self._connection.execute(
+            "SELECT workspace, resource, parked FROM waits WHERE parked IS NOT NULL "
+            "UNION ALL SELECT workspace, resource, handed FROM leases WHERE handed IS NOT NULL"
+        ).fetchall():
+            yield workspace, resource, _parked_of(blob)
 
     def outbox(self, after: int, most: int) -> list[tuple[int, bytes]]:
         """The ledger's events that are not sequenced yet, in order, each as JSON."""
@@ -244,18 +257,13 @@ class SqliteStore:
         ).fetchall()
 
     def places_of_process(self, process_id: str) -> list[Place]:
-        found: set[Place] = set()
-        for workspace, resource, blob in self._connection.execute(
-            "SELECT workspace, resource, parked FROM waits WHERE parked IS NOT NULL"
-        ):
-            if any(request.process_id == process_id for request in _parked_of(blob)):
-                found.add((workspace, resource))
-        for workspace, resource, handed in self._connection.execute(
-            "SELECT workspace, resource, handed FROM leases WHERE handed IS NOT NULL"
-        ):
-            if any(request_id.startswith(process_id) for request_id in handed.split()):
-                found.add((workspace, resource))
-        return sorted(found)
+        return sorted(
+            {
+                (workspace, resource)
+                for workspace, resource, requests in self._kept_open()
+                if any(request.process_id == process_id for request in requests)
+            }
+        )
 
     def last_fence(self) -> int:
         return int(self.meta("last_fence") or 0)
@@ -389,7 +397,7 @@ def _lease_row(key: Any, lease: Lease) -> tuple[Any, ...]:
         lease.ends_boot_ms,
         lease.ends_wall_ms,
         lease.note,
-        " ".join(lease.handed) or None,
+        _pack(lease.handed) if lease.handed else None,
         None if lease.upgraded_from is None else _pack(lease.upgraded_from),
     )
 
@@ -407,7 +415,7 @@ def _read_lease(row: tuple[Any, ...]) -> Lease:
         ends_boot_ms=row[9],
         ends_wall_ms=row[10],
         note=row[11],
-        handed=tuple(row[12].split()) if row[12] else (),
+        handed=() if row[12] is None else _parked_of(row[12]),
         upgraded_from=None if row[13] is None else _lease_of(row[13]),
     )
 

@@ -105,7 +105,7 @@ def _ask_folder(args: argparse.Namespace, terminal: Terminal, members: dict[str,
     if workspace != LOCAL_WORKSPACE:
         with opened_registry(args, terminal, make=False) as registry:
             check_workspace_exists(registry, workspace)
-    with opened_plane(settings, terminal.clock, make=False) as plane:
+    with opened_plane(settings, terminal.clock) as plane:
         ask = Ask(
             principal=Principal(workspace, "local", credential="local", operator=True),
             command=command,

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Final, NoReturn, TextIO
 
 import msgspec
 
+from leaseplane.clock import Clock
 from leaseplane.limits import STOP_MS_MAX
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.surfaces.cli.parser import Commands, add_command, add_json
@@ -86,16 +86,18 @@ def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
     # With --json stdout is for the result alone.
     told_to = terminal.stderr if args.json else terminal.stdout
     chosen = [args.story] if args.story is not None else range(1, len(STORIES) + 1)
-    environ = {name: value for name, value in terminal.environ.items() if not name.startswith("LEASEPLANE_")}
+    environment = {
+        name: value for name, value in terminal.environment.items() if not name.startswith("LEASEPLANE_")
+    }
     lease_ms = terminal.settings.lease_ms or LEASE_MS
     with (
         tempfile.TemporaryDirectory(prefix="leaseplane-demo-") as folder,
-        _plane(folder, environ, lease_ms) as url,
+        _plane(folder, environment, lease_ms) as url,
     ):
         print(f"A plane for this demo listens on {url}; its leases run {lease_ms / 1000:g} s.", file=told_to)
         api_key = (Path(folder) / "plane" / "api-key").read_text().strip()
-        environ |= {"LEASEPLANE_URL": url, "LEASEPLANE_API_KEY": api_key}
-        played = [_play(number, environ, told_to) for number in chosen]
+        environment |= {"LEASEPLANE_URL": url, "LEASEPLANE_API_KEY": api_key}
+        played = [_play(number, environment, told_to, terminal.clock) for number in chosen]
     went_well = all(each.status == 0 for each in played)
     if args.json:
         stories = [
@@ -124,14 +126,14 @@ def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
     return DONE if went_well else REFUSED
 
 
-def _play(number: int, environ: Mapping[str, str], told_to: TextIO) -> Played:
+def _play(number: int, environment: Mapping[str, str], told_to: TextIO, clock: Clock) -> Played:
     """Play one story to its end; its processes are gone then, however it ended."""
     story = STORIES[number - 1]
     print(f"\nStory {number}. ", end="", file=told_to, flush=True)
-    began = time.monotonic()
+    began_boot_ms = clock.now().boot_ms
     process = subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, str(stories_folder() / story.program)],
-        env=environ,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=told_to,
     )
@@ -142,18 +144,18 @@ def _play(number: int, environ: Mapping[str, str], told_to: TextIO) -> Played:
     finally:
         # The story ends its agents when it is asked to.
         _stop(process)
-    return Played(number, story, status, time.monotonic() - began)
+    return Played(number, story, status, (clock.now().boot_ms - began_boot_ms) / 1000)
 
 
 @contextmanager
-def _plane(folder: str, environ: Mapping[str, str], lease_ms: int) -> Iterator[str]:
+def _plane(folder: str, environment: Mapping[str, str], lease_ms: int) -> Iterator[str]:
     """A server on a free port and a folder of its own; its URL. Ended in the end."""
     data, log = Path(folder) / "plane", Path(folder) / "log"
     serve = [sys.executable, "-m", "leaseplane", "serve", "--host", "127.0.0.1", "--port", "0"]
     with log.open("wb") as log_file:
         process = subprocess.Popen(  # noqa: S603 - our own program
             [*serve, "--data", str(data), "--log", "warning", "--json"],
-            env={**environ, "LEASEPLANE_LEASE_MS": str(lease_ms)},
+            env={**environment, "LEASEPLANE_LEASE_MS": str(lease_ms)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log_file,

@@ -13,13 +13,14 @@ from leaseplane.surfaces.cli.terminal import wrong_usage
 
 
 @contextmanager
-def opened_plane(settings: Settings, clock: Clock, *, make: bool, governs: bool = False) -> Iterator[Plane]:
+def opened_plane(settings: Settings, clock: Clock, *, governs: bool = False) -> Iterator[Plane]:
     """The plane of `settings.data`, which has reclaimed what was due, closed in the end.
 
-    Without `make` there has to be one: a mistyped folder is told, and not made. `governs` is for the
-    folder's server. Raises `CommandRefused`, `FolderRefused` and `AuthorityUnavailable`.
+    Its server `governs` it (see `Plane.open`), and makes it where there is none; for anyone else there
+    has to be one: a mistyped folder is told, and not made. Raises `CommandRefused`, `FolderRefused` and
+    `AuthorityUnavailable`.
     """
-    if not make and not DataFolder(settings.data).database.exists():
+    if not governs and not DataFolder(settings.data).database.exists():
         raise wrong_usage(
             f"there is no plane in {settings.data}; name its folder with --data or LEASEPLANE_DATA"
         )

@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from leaseplane.__main__ import build_parser
+from leaseplane.surfaces.cli.commands import build_parser
 from leaseplane.surfaces.cli.parser import Parser
 
 _HEAD = """\

@@ -123,7 +123,7 @@ def _serve(args: argparse.Namespace, terminal: Terminal) -> int:
         with _opened_registry(folder) as registry:
             local_key = _local_key(registry, terminal)
             # Opening reclaims all that ran out while nobody was there; nobody can ask before that is done.
-            with opened_plane(settings, terminal.clock, make=True, governs=True) as plane:
+            with opened_plane(settings, terminal.clock, governs=True) as plane:
                 sockets = _listen(settings)
                 port: int = sockets[0].getsockname()[1]
                 settings = msgspec.structs.replace(settings, port=port)
@@ -159,8 +159,6 @@ def _run(
 
     log = logging.getLogger("leaseplane.serve")
     url = _url(settings.host, settings.port)
-    public_url = settings.public_url or url
-    scheme = public_url.partition("://")[0]
     connections = connections_within(raise_open_files())
     if connections < CONNECTIONS_MAX:
         log.warning(
@@ -204,7 +202,7 @@ def _run(
             jwks=jwks,
             did_document=did_document,
             openapi=msgspec.json.encode(openapi_document(__version__)),
-            scheme=scheme,
+            scheme="https" if (settings.public_url or url).startswith("https:") else "http",
         )
         await engine.start()
         await RestServer(surface, ConnectionBounds(connections=connections), tell).serve(sockets)

@@ -46,7 +46,7 @@ class Terminal(msgspec.Struct, frozen=True):
     stdin: BinaryIO
     stdout: TextIO
     stderr: TextIO
-    environ: Mapping[str, str]
+    environment: Mapping[str, str]
     settings: Settings
     clock: Clock
 
@@ -84,8 +84,8 @@ class Terminal(msgspec.Struct, frozen=True):
 
         console = Console(
             file=self.stdout,
-            no_color=bool(self.environ.get("NO_COLOR")),
-            _environ=self.environ,
+            no_color=bool(self.environment.get("NO_COLOR")),
+            _environ=self.environment,
             highlight=False,
         )
         table = Table(box=box.SIMPLE_HEAD)
@@ -97,9 +97,9 @@ class Terminal(msgspec.Struct, frozen=True):
         console.print(table)
 
 
-def open_terminal(environ: Mapping[str, str], settings: Settings, clock: Clock) -> Terminal:
+def open_terminal(environment: Mapping[str, str], settings: Settings, clock: Clock) -> Terminal:
     """The terminal of this process."""
-    return Terminal(sys.stdin.buffer, sys.stdout, sys.stderr, environ, settings, clock)
+    return Terminal(sys.stdin.buffer, sys.stdout, sys.stderr, environment, settings, clock)
 
 
 def error_json(code: str, message: str) -> dict[str, object]:

@@ -213,6 +213,7 @@ class Connection(HttpToolsProtocol):
             # one with every first request. But the parser takes what follows for that something else:
             # another one is told how the body is framed, and reads on.
             self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
             framing = [header for header in self.headers if header[0] in _FRAMING]
             head = b"".join(b"%b: %b\r\n" % header for header in framing)
             self._told_twice = True
@@ -336,25 +337,35 @@ class Connection(HttpToolsProtocol):
             self.idle_since = self._all.now
 
     def _refuse(self, rendered: Rendered) -> None:
-        """Answer what is no request, and close. Behind requests that are being answered, only close."""
+        """Answer what cannot be read, after the requests before it, and close."""
         self._deaf = True
-        is_body = self.message_since is not None and not self._within_head
-        broken = self.cycle if is_body and not self.cycle.response_started else None
-        if broken is not None:
-            # What cannot be read is the body of this one: here is its answer.
-            broken.disconnected = True
-            broken.message_event.set()
-        if (self._running is None or self._running is broken) and not self.pipeline:
-            body = rendered.body_without_receipt
-            retry = b"" if rendered.retry_after_s is None else b"retry-after: %d\r\n" % rendered.retry_after_s
-            self.transport.write(
-                b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
-                % (
-                    STATUS_LINE[rendered.status],
-                    self._all.default_head(self.server_state.default_headers),
-                    len(body),
-                    retry,
-                    body,
-                )
+        within_body = self.message_since is not None and not self._within_head
+        if within_body and self.cycle.response_started:
+            # Its answer did not wait for the body.
+            self.cycle.keep_alive = False
+            if self.cycle.response_complete:
+                self.transport.close()
+            return
+        if within_body and self.pipeline:
+            self.pipeline.popleft()  # its turn had not come
+        elif within_body:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._running = None
+        before = self.pipeline[0][0] if self.pipeline else self._running
+        if before is not None:
+            before.keep_alive = False
+            return
+        body = rendered.body_without_receipt
+        retry = b"" if rendered.retry_after_s is None else b"retry-after: %d\r\n" % rendered.retry_after_s
+        self.transport.write(
+            b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
+            % (
+                STATUS_LINE[rendered.status],
+                self._all.default_head(self.server_state.default_headers),
+                len(body),
+                retry,
+                body,
             )
+        )
         self.transport.close()

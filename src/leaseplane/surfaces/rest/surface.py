@@ -78,10 +78,6 @@ class _BodyTooLarge(Exception):
     """The body is over its bound; the rest of it has not been read."""
 
 
-class _Stopping(Exception):
-    """The server is stopping: a parked request has been withdrawn."""
-
-
 _READ: Final = frozenset(
     (b"host", b"origin", b"idempotency-key", b"content-encoding", b"content-length", b"accept")
 )
@@ -158,6 +154,7 @@ class RestSurface:
     async def stop(self) -> None:
         """Have the engine answer what is parked and finish what is under way. What comes later gets 503."""
         self._stopping = True
+        logger.info("stopping; parked requests to be answered: %d", len(self._parked))
         await self._engine.stop()
         if self._parked:
             # What the engine has answered is on its way out; nobody waits for the rest.
