@@ -70,6 +70,14 @@ def test_what_the_package_imports_is_what_it_asks_for() -> None:
     assert needed == asked_for
 
 
+def files_under(root: Path, folder: str = "leaseplane") -> list[str]:
+    return [
+        path.relative_to(root).as_posix()
+        for path in (root / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+
+
 def test_the_wheel_holds_every_module_the_types_and_the_licence(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     subprocess.run(
@@ -80,12 +88,7 @@ def test_the_wheel_holds_every_module_the_types_and_the_licence(tmp_path: Path) 
     )
     (wheel,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    source = ROOT / "src"
-    files = {
-        path.relative_to(source).as_posix()
-        for path in (source / "leaseplane").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    files = set(files_under(ROOT / "src")) | {f"leaseplane/{name}" for name in files_under(ROOT, "examples")}
     assert "leaseplane/py.typed" in files
     # The demo plays the examples, so they are shipped with it.
     files |= {f"leaseplane/examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
