@@ -21,7 +21,6 @@ from leaseplane.clock import Clock
 from leaseplane.limits import (
     BUSY_GIVE_UP_MS,
     BUSY_RETRY_MS,
-    IDEMPOTENCY_KEPT_MS,
     LEASE_MS_STANDARD,
     SETTLE_RESOURCES_MAX,
 )
@@ -257,7 +256,7 @@ class Plane:
         self._wake(deliveries)
 
     def _give_full_terms(self) -> None:
-        self.store.renew_idempotency(self.state.now.boot_ms + IDEMPOTENCY_KEPT_MS)
+        self.store.forget_boot(self.state.now, self.state.terms.lease_ms)
         place = ("", "")
         while places := self.store.places_after(place, SETTLE_RESOURCES_MAX):
             for workspace, resource in places:

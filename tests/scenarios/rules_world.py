@@ -132,6 +132,10 @@ class RulesWorld:
             expires_boot_ms = self.clock.now().boot_ms + IDEMPOTENCY_KEPT_MS
             for scope, record in list(self.rows.records.items()):
                 self.rows.records[scope] = msgspec.structs.replace(record, expires_boot_ms=expires_boot_ms)
+            now = self.clock.now()
+            for at, pair in list(self.rows.pairs.items()):
+                left_ms = max(0, min(TERM_MS, pair.at_wall_ms + TERM_MS - now.wall_ms))
+                self.rows.pairs[at] = msgspec.structs.replace(pair, until_boot_ms=now.boot_ms + left_ms)
             for place in list(self.rows.rooms):
                 decide.reboot(self.state, self.state.room(*place))
             self.state.apply()

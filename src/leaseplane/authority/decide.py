@@ -5,6 +5,7 @@ alarm had already run; `decide` then needs no thought for what is over. Both wor
 open transaction and are pure: run again on the same rows, they say the same.
 """
 
+from itertools import groupby
 from typing import assert_never
 
 import msgspec
@@ -48,6 +49,7 @@ from leaseplane.model import (
     StaleLease,
     TooMany,
     TrustShown,
+    Wait,
     WaitView,
     Withdraw,
     Withdrawn,
@@ -84,25 +86,40 @@ def settle_room(state: State, room: Room) -> None:
         for lease in room.leases.values()
         if _is_over(state, lease)
     ]
-    for deadline_ms, wait in room.waits_due(now_ms):
-        due.append((deadline_ms, 2 if wait.parked else 1, wait.seq, wait.waiter))
-    for _, kind, _, holder in sorted(due):
-        if kind == 0:
-            lease = room.leases.get(holder)
-            if lease is not None and _is_over(state, lease):
-                leases.expire(state, room, lease)
-        else:
-            wait_now = room.waits.get(holder)
-            if wait_now is None or deadline_boot_ms(wait_now, state.terms.lease_ms) > now_ms:
-                # It was served or put off by what happened just before.
+    for deadline_ms, late in room.waits_due(now_ms):
+        due.append((deadline_ms, 2 if late.parked else 1, late.seq, late.waiter))
+    due.sort()
+    for _, together in groupby(due, key=lambda each: each[0]):
+        timed_out: list[Holder] = []
+        for _, kind, _, holder in together:
+            if kind == 0:
+                lease = room.leases.get(holder)
+                if lease is not None and _is_over(state, lease):
+                    leases.expire(state, room, lease)
                 continue
-            if wait_now.parked:
-                waiting.time_out(state, room, wait_now)
-            else:
-                waiting.die(state, room, wait_now)
+            wait = _wait_due(state, room, holder)
+            if wait is not None and wait.parked:
+                timed_out.append(holder)
+            elif wait is not None:
+                state.end_wait(room, wait)
+        # Served only when all that ends at this instant has ended: a reader whose own lease ends with
+        # those it waited for has lost it, and does not go on from it.
         waiting.serve(state, room)
+        for holder in timed_out:
+            wait = _wait_due(state, room, holder)
+            if wait is not None:
+                waiting.time_out(state, room, wait)
+                waiting.serve(state, room)
     waiting.serve(state, room)
     state.rearm(room, waiting.kept_until_boot_ms(room))
+
+
+def _wait_due(state: State, room: Room, waiter: Holder) -> Wait | None:
+    """This waiter's wait, unless it was served or put off by what happened just before."""
+    wait = room.waits.get(waiter)
+    if wait is None or deadline_boot_ms(wait, state.terms.lease_ms) > state.now.boot_ms:
+        return None
+    return wait
 
 
 def _is_over(state: State, lease: Lease) -> bool:
@@ -224,7 +241,12 @@ def acquire(
     mine = room.leases.get(asker)
     if mine is not None and not _goes_further(mine, command.access):
         return _renewed(state, room, mine, command)
-    if room.has_parked() and not room.stands_ahead_of_parked(room.waits.get(asker)):
+    place = room.waits.get(asker)
+    if place is not None and place.parked and command.access is not None:
+        # It may be served in a moment, and then with what is asked for now.
+        access = waiting.access_of_place(command.access, place.parked)
+        state.put_wait(room, msgspec.structs.replace(place, access=access, asked_access=command.access))
+    if room.has_parked() and not room.stands_ahead_of_parked(place):
         waiting.serve(state, room, someone_else_asks=True)
         mine = room.leases.get(asker)
         if mine is not None and not _goes_further(mine, command.access):

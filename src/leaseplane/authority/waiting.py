@@ -149,13 +149,6 @@ def withdraw(state: State, room: Room, wait: Wait) -> None:
     serve(state, room)
 
 
-def die(state: State, room: Room, wait: Wait) -> None:
-    """One lease term has passed without another ask: the place is given up."""
-    assert not wait.parked, "a parked wait is alive"
-    state.end_wait(room, wait)
-    serve(state, room)
-
-
 def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock, jti: str) -> None:
     """Record a refusal as deadlock: the waiter's place ends, and the pair is listed for a while."""
     wait = room.waits.get(waiter)
@@ -325,6 +318,9 @@ def _first_parked_grantable(room: Room, passed: set[int]) -> tuple[Wait | None, 
             continue
         if room.leases_colliding(wait.waiter, wait.access):
             # Nobody overtakes one who cannot be served yet.
+            return None, None, []
+        if room.leases and wait.access != "read" and not wait.parked:
+            # The only reader, who polls to go on to write: while readers hold, no reader overtakes it.
             return None, None, []
         if wait.parked:
             pollers = [poller for poller in pollers if collides(room.semantics, poller.access, wait.access)]

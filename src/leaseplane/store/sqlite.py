@@ -14,8 +14,18 @@ from typing import Any
 
 import msgspec
 
-from leaseplane.limits import OUTBOX_EVENTS_MAX, OUTBOX_TRIM_EVENTS
-from leaseplane.model import AuthorityUnavailable, Holder, IdempotencyScope, Lease, Node, Parked, Trust, Wait
+from leaseplane.limits import IDEMPOTENCY_KEPT_MS, OUTBOX_EVENTS_MAX, OUTBOX_TRIM_EVENTS
+from leaseplane.model import (
+    AuthorityUnavailable,
+    Holder,
+    IdempotencyScope,
+    Lease,
+    Moment,
+    Node,
+    Parked,
+    Trust,
+    Wait,
+)
 from leaseplane.store import database
 from leaseplane.store.contract import (
     Changes,
@@ -137,9 +147,16 @@ class SqliteStore:
             (*place, most),
         ).fetchall()
 
-    def renew_idempotency(self, expires_boot_ms: int) -> None:
-        """Give every idempotency record this end: the clock that its own was counted on is gone."""
-        self._connection.execute("UPDATE idempotency SET expires_boot_ms = ?", (expires_boot_ms,))
+    def forget_boot(self, now: Moment, lease_ms: int) -> None:
+        """The clock that ends were counted on is gone. Idempotency records are kept for a full time from
+        now; deadlock pairs, which only inform, for what the wall clock says is left of theirs."""
+        self._connection.execute(
+            "UPDATE idempotency SET expires_boot_ms = ?", (now.boot_ms + IDEMPOTENCY_KEPT_MS,)
+        )
+        self._connection.execute(
+            "UPDATE deadlocks SET until_boot_ms = ? + max(0, min(?, at_wall_ms + ? - ?))",
+            (now.boot_ms, lease_ms, lease_ms, now.wall_ms),
+        )
 
     def take_deliveries(self) -> list[Delivery]:
         """Replies that other processes decided for requests parked by this one; they are removed."""
