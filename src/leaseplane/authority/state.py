@@ -11,6 +11,7 @@ import msgspec
 
 from leaseplane.limits import (
     DEADLOCKS_LISTED_PER_WORKSPACE_MAX,
+    FENCE_CLOCK_US_MAX,
     IDEMPOTENCY_KEPT_MS,
     ROOMS_CACHED_MAX,
     TRUST_START_HALVES,
@@ -156,10 +157,13 @@ class State:
 
     def next_fence(self) -> int:
         """Larger than every fence before it. The wall clock is its floor, so that a plane whose folder
-        was restored from a backup or copied does not fall back."""
+        was restored from a backup or copied does not fall back. In microseconds: a million grants a
+        second are never reached, so the fences never run ahead of the clock."""
         if self._last_fence is None:
             self._last_fence = self.rows.last_fence()
-        self._last_fence = max(self._last_fence + 1, self.now.wall_ms)
+        floor_us = self.now.wall_ms * 1000
+        # A clock that was set centuries ahead must not use the fences up.
+        self._last_fence = max(self._last_fence + 1, floor_us if floor_us < FENCE_CLOCK_US_MAX else 0)
         assert self._last_fence <= WHOLE_NUMBER_MAX, "the fences are used up"
         self.changes.last_fence = self._last_fence
         return self._last_fence
