@@ -9,7 +9,7 @@ a generator that does no waiting of its own; `transact` drives it for a caller w
 """
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -211,10 +211,10 @@ class Plane:
 
     # -- opening, restarts, and those who died ------------------------------------------------
 
-    def bury(self, process_id: str, state: State) -> None:
+    def bury(self, dead: Collection[str], state: State) -> None:
         """Inside a transaction: withdraw and undo all that a dead process kept open."""
-        decide.bury(state, process_id)
-        self.store.drop_deliveries_of(process_id)
+        decide.bury(state, dead)
+        self.store.drop_deliveries_of(dead)
 
     def _adopt(self, settings: Settings, governs: bool) -> None:
         """Before anything is decided here: what was fixed for this folder, full terms under a new boot,
@@ -243,9 +243,8 @@ class Plane:
                     self._give_full_terms()
                     self.store.put_meta("boot_id", self.clock.boot_id)
                 parking = self.store.parking_processes() - {self.presence.process_id}
-                dead = sorted(self.presence.dead(parking | self.presence.others()))
-                for process_id in dead:
-                    self.bury(process_id, self.state)
+                dead = self.presence.dead(parking | self.presence.others())
+                self.bury(dead, self.state)
                 deliveries = self.state.end()
             self.store.commit()
         except BaseException:

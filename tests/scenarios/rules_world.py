@@ -139,9 +139,7 @@ class RulesWorld:
             for place in list(self.rows.rooms):
                 decide.reboot(self.state, self.state.room(*place))
             self.state.apply()
-        for handle in self.handles.values():
-            if handle.gone:
-                decide.bury(self.state, handle.process_id)
+        decide.bury(self.state, {handle.process_id for handle in self.handles.values() if handle.gone})
         self.state.end()
         self.transact(lambda state: None)
 
@@ -225,14 +223,8 @@ class RulesWorld:
         dead = [handle for handle in parked if isinstance(handle, RulesAsk)]
         for handle in dead:
             handle.gone = True
-        self.bury([handle.process_id for handle in dead])
-
-    def bury(self, process_ids: list[str]) -> None:
-        def work(state: State) -> None:
-            for process_id in process_ids:
-                decide.bury(state, process_id)
-
-        self.transact(work)
+        process_ids = {handle.process_id for handle in dead}
+        self.transact(lambda state: decide.bury(state, process_ids))
 
     def restart(self, down_ms: int) -> None:
         self._stop()

@@ -5,6 +5,7 @@ alarm had already run; `decide` then needs no thought for what is over. Both wor
 open transaction and are pure: run again on the same rows, they say the same.
 """
 
+from collections.abc import Collection
 from itertools import groupby
 from typing import assert_never
 
@@ -255,15 +256,14 @@ def acquire(
     # Asking again without an access keeps the mode, of a place in the queue as of a lease.
     asked: Access = command.access or (place.access if place is not None else "write")
     access = waiting.access_of_place(asked, place.parked if place is not None else ())
-    blocking = blocking_leases(room, asker, access, place)
-    if not blocking and not _is_behind_a_writer(room, asker, access):
+    if not waiting.is_blocked(room, asker, access):
         if len(room.leases) >= HOLDERS_PER_RESOURCE_MAX:
             return TooMany("holders_of_one_resource", HOLDERS_PER_RESOURCE_MAX)
         if mine is None and state.counts(room.workspace).leases >= LEASES_PER_WORKSPACE_MAX:
             return TooMany("leases", LEASES_PER_WORKSPACE_MAX)
         lease = waiting.grant(state, room, asker, access, command.note, ask.jti)
         return Granted(leases.view(state, lease))
-    deadlock = find_cycle(state, room, asker, blocking)
+    deadlock = find_cycle(state, room, asker, blocking_leases(room, asker, access, place))
     if deadlock is not None:
         waiting.refuse_deadlock(state, room, asker, deadlock, ask.jti)
         return deadlock
@@ -278,13 +278,6 @@ def _goes_further(mine: Lease, access: Access | None) -> bool:
 def _renewed(state: State, room: Room, lease: Lease, command: Acquire) -> Granted:
     renewed = leases.renew(state, room, lease, command.note)
     return Granted(leases.view(state, renewed), True, len(room.waits))
-
-
-def _is_behind_a_writer(room: Room, asker: Holder, access: Access) -> bool:
-    """While readers hold, no new reader overtakes a waiting writer."""
-    if access != "read" or not room.leases:
-        return False
-    return any(writer.waiter != asker for writer in room.writers_ahead(room.waits.get(asker), 2))
 
 
 def _queue(
@@ -395,24 +388,24 @@ def dismiss(state: State, pending: Pending) -> None:
         waiting.serve(state, room)
 
 
-def bury(state: State, process_id: str) -> None:
-    """This process is proven dead: everything that it kept open is withdrawn or undone.
+def bury(state: State, dead: Collection[str]) -> None:
+    """These processes are proven dead: everything that they kept open is withdrawn or undone.
 
     All of it first, and only then is anything handed on: not to another request of the dead.
     """
-    rooms = [state.room(*place) for place in state.rows.places_of_process(process_id)]
+    rooms = [state.room(*place) for place in state.rows.places_kept_open_by(dead)]
     for room in rooms:
         parked = [
             (wait.waiter, request.request_id)
             for wait in room.waits.values()
             for request in wait.parked
-            if request.process_id == process_id
+            if request.process_id in dead
         ]
         handed = [
             (lease.holder, request.request_id)
             for lease in room.leases.values()
             for request in lease.handed
-            if request.process_id == process_id
+            if request.process_id in dead
         ]
         for holder, request_id in parked + handed:
             waiting.hang_up(state, room, holder, request_id)

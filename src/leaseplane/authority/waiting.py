@@ -185,25 +185,35 @@ def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock
 
 
 def time_out(state: State, room: Room, wait: Wait) -> None:
-    """Requests whose `maxWaitMs` is over are answered. It counts as an ask, so the place is kept, and a
-    resource that is only kept for pollers goes to the first parked one, as at any other ask."""
+    """Requests whose `maxWaitMs` is over are answered, the oldest first. Each counts as an ask: it is
+    granted where it can be by now, and keeps its place otherwise. A resource that is only kept for
+    pollers goes to the first parked one, as at any other ask."""
     serve(state, room, someone_else_asks=True)
-    if room.waits.get(wait.waiter) is not wait:
-        return
-    over = tuple(request for request in wait.parked if request.until_boot_ms <= state.now.boot_ms)
-    left = tuple(request for request in wait.parked if request not in over)
-    wait = msgspec.structs.replace(
-        wait,
-        access=access_of_place(over[-1].access, left),
-        asked_access=over[-1].access,
-        parked=left,
-        asked_boot_ms=state.now.boot_ms,
-        asked_wall_ms=state.now.wall_ms,
-    )
-    state.put_wait(room, wait)
-    told = refusal(state, room, wait, over[0].jti)
-    _told(state, room, wait, told)
-    deliver(state, room, over, told)
+    over = [request for request in wait.parked if request.until_boot_ms <= state.now.boot_ms]
+    for jti in dict.fromkeys(request.jti for request in over):
+        place = room.waits.get(wait.waiter)
+        if place is None or all(request.jti != jti for request in place.parked):
+            return
+        # Repeats under one Idempotency-Key share their receipt's id, and with it their answer.
+        asking = tuple(request for request in place.parked if request.jti == jti)
+        left = tuple(request for request in place.parked if request.jti != jti)
+        place = msgspec.structs.replace(
+            place,
+            access=access_of_place(asking[0].access, left),
+            asked_access=asking[0].access,
+            asked_boot_ms=state.now.boot_ms,
+            asked_wall_ms=state.now.wall_ms,
+            parked=left,
+        )
+        if is_blocked(room, place.waiter, place.access):
+            state.put_wait(room, place)
+            told = refusal(state, room, place, jti)
+            _told(state, room, place, told)
+            deliver(state, room, asking, told)
+        else:
+            place = msgspec.structs.replace(place, parked=(*asking, *left))
+            state.put_wait(room, place)
+            hand_over(state, room, place)
 
 
 def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
@@ -240,6 +250,16 @@ def _drop_parked(state: State, room: Room, wait: Wait, gone: Parked) -> None:
 
 
 # -- granting ----------------------------------------------------------------------------------
+
+
+def is_blocked(room: Room, holder: Holder, access: Access) -> bool:
+    """Whether this access cannot be granted now: it collides, or would overtake a waiting writer while
+    readers hold."""
+    if room.leases_colliding(holder, access):
+        return True
+    if access != "read" or not room.leases:
+        return False
+    return any(writer.waiter != holder for writer in room.writers_ahead(room.waits.get(holder), 2))
 
 
 def grant(state: State, room: Room, holder: Holder, access: Access, note: str | None, jti: str) -> Lease:

@@ -7,7 +7,7 @@ trusted.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -173,9 +173,11 @@ class SqliteStore:
             ).fetchone()
         return row is not None
 
-    def drop_deliveries_of(self, process_id: str) -> None:
-        """Forget replies for a process that is dead."""
-        self._connection.execute("DELETE FROM deliveries WHERE process_id = ?", (process_id,))
+    def drop_deliveries_of(self, process_ids: Collection[str]) -> None:
+        """Forget replies for processes that are dead."""
+        self._connection.executemany(
+            "DELETE FROM deliveries WHERE process_id = ?", [(process_id,) for process_id in process_ids]
+        )
 
     def parking_processes(self) -> set[str]:
         """Every process that keeps parked requests, or was handed a lease that is not marked yet."""
@@ -273,12 +275,12 @@ class SqliteStore:
             (boot_ms, most),
         ).fetchall()
 
-    def places_of_process(self, process_id: str) -> list[Place]:
+    def places_kept_open_by(self, process_ids: Collection[str]) -> list[Place]:
         return sorted(
             {
                 (workspace, resource)
                 for workspace, resource, requests in self._kept_open()
-                if any(request.process_id == process_id for request in requests)
+                if any(request.process_id in process_ids for request in requests)
             }
         )
 
