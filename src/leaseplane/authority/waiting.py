@@ -151,6 +151,12 @@ def withdraw(state: State, room: Room, wait: Wait) -> None:
 
 def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock, jti: str) -> None:
     """Record a refusal as deadlock: the waiter's place ends, and the pair is listed for a while."""
+    if _end_as_deadlock(state, room, waiter, deadlock, jti):
+        serve(state, room)
+
+
+def _end_as_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock, jti: str) -> bool:
+    """True where this ended a place in the queue: then `serve` has to be called next."""
     wait = room.waits.get(waiter)
     parked = wait.parked if wait else ()
     # One event for each receipt that will say `deadlock`, so that each of them can be proven.
@@ -181,7 +187,7 @@ def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock
     if wait is not None:
         deliver(state, room, parked, deadlock)
         state.end_wait(room, wait)
-        serve(state, room)
+    return wait is not None
 
 
 def time_out(state: State, room: Room, wait: Wait) -> None:
@@ -270,15 +276,15 @@ def grant(state: State, room: Room, holder: Holder, access: Access, note: str | 
     lease = leases.begin(state, room, holder, access, note, jti)
     if wait is not None:
         deliver(state, room, wait.parked, Granted(leases.view(state, lease), True, len(room.waits)))
-    _close_cycles(state, room, lease)
-    if wait is not None:
+    if _close_cycles(state, room, lease) or wait is not None:
         # A place has ended: readers who stood behind it may be let in to this reader.
         serve(state, room)
     return lease
 
 
 def hand_over(state: State, room: Room, wait: Wait) -> None:
-    """Grant to a place of parked requests: the oldest is answered with the grant, others as renewals."""
+    """Grant to a place of parked requests: the oldest is answered with the grant, others as renewals.
+    Call `serve` next, or go on with it."""
     first = wait.parked[0]
     state.end_wait(room, wait)
     lease = leases.begin(state, room, wait.waiter, wait.access, wait.note, first.jti, wait.parked)
@@ -289,15 +295,21 @@ def hand_over(state: State, room: Room, wait: Wait) -> None:
     _close_cycles(state, room, lease)
 
 
-def _close_cycles(state: State, room: Room, granted: Lease) -> None:
-    """A grant may close a cycle: the waits on it for what was granted end, and the grant stands."""
+def _close_cycles(state: State, room: Room, granted: Lease) -> bool:
+    """A grant may close a cycle: the waits on it for what was granted end, and the grant stands.
+
+    True where a place in the queue ended. It does not serve whom that lets in: their grants may close
+    cycles in turn, and a thousand of them one inside the other would go deeper than Python's stack.
+    """
+    has_ended = False
     while (closed := wait_closed_by(state, room, granted)) is not None:
         wait, deadlock = closed
         if wait.parked:
-            refuse_deadlock(state, room, wait.waiter, deadlock, wait.parked[0].jti)
+            has_ended |= _end_as_deadlock(state, room, wait.waiter, deadlock, wait.parked[0].jti)
         else:
             # A poller is told at its next ask, which is decided afresh; until then it is no edge.
             state.put_wait(room, msgspec.structs.replace(wait, edge=False))
+    return has_ended
 
 
 def serve(state: State, room: Room, *, someone_else_asks: bool = False) -> None:
