@@ -77,6 +77,8 @@ def test_depth_counts_the_outer_object_and_no_brackets_in_strings(depth: int, wi
         b'{"a":1e' + b"9" * 65_000 + b"}",
         b'{"a":"' + b"\\" * 65_000 + b'"}',
         b'{"a":"' + b'\\"' * 32_000,
+        b"[" * 17 + b'"' + b'\\"' * 32_000,
+        b"[" * 17 + b'"' + b"\\" * 65_000,
         b'{"a":' + b'"[' * 32_000,
         b"{" + b",".join(b'"%d":0' % n for n in range(7_000)) + b',"0":1}',
         b" " * 65_536,
