@@ -74,7 +74,7 @@ def test_every_200_and_409_of_the_three_routes_is_stated_as_what_it_is(
     assert ("lease" in statement) is (statement["outcome"] in ("granted", "renewed", "released"))
     if "lease" in statement:
         assert statement["lease"] == {
-            "leaseId": "01KDVDNE00R8Z1V5M7N3QK4T2X",
+            "leaseId": "lease-19b76daa800",
             "fence": 1_767_225_600_000,
             "grantedAt": "2026-01-01T00:00:00.000Z",
             "expiresAt": "2026-01-01T00:00:30.000Z",
