@@ -106,6 +106,7 @@ WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 WAKES_DRAINED_MAX: Final = 1_000
 SOCKET_PATH_BYTES_MAX: Final = 103
 """What fits into a socket's address everywhere; only needed where there is no /proc to go round it."""
+
 # -- connections -------------------------------------------------------------------------------
 
 CONNECTIONS_MAX: Final = 16_384

@@ -23,7 +23,7 @@ from leaseplane.identity.access import ActorMismatch, Forbidden, authorise
 from leaseplane.limits import IDEMPOTENCY_KEPT_MS
 from leaseplane.model import Ask, Granted, Pending, Principal, Reply, RequestFacts
 from leaseplane.operations import BREAK, LEASE, RELEASE, TRUST, WAIT, WITHDRAW, Operation, RequestRefused
-from leaseplane.resources import DEFAULT_CLASSES, NameRefused
+from leaseplane.resources import SHARED_READ_STANDARD, NameRefused
 from leaseplane.settings import read_settings
 from leaseplane.store.contract import Delivery
 
@@ -107,7 +107,7 @@ class RulesWorld:
 
     def open(self) -> None:
         self.rows = MemoryRows()
-        self.state = State(Terms(TERM_MS, 0, DEFAULT_CLASSES))
+        self.state = State(Terms(TERM_MS, 0, dict.fromkeys(SHARED_READ_STANDARD, "shared_read")))
 
     def close(self) -> None:
         self.handles.clear()

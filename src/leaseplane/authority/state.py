@@ -5,7 +5,7 @@ Between transactions it may be kept as a cache, as long as nobody else has writt
 it is changed, so that memory and `Rows` never disagree about what is not yet applied.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -317,12 +317,10 @@ class State:
     def drop_expired_idempotency(self, most: int) -> int:
         """Remove records that are no longer kept; returns how many."""
         self.apply()
-        expired: Iterable[tuple[str, IdempotencyScope]] = list(
-            self.rows.idempotency_expired(self.now.boot_ms, most)
-        )
+        expired = list(self.rows.idempotency_expired(self.now.boot_ms, most))
         for workspace, scope in expired:
             self.put_idempotency(workspace, scope, None)
-        return len(list(expired))
+        return len(expired)
 
     def deliver(self, room: Room, parked: Parked, reply: Reply) -> None:
         """Send the reply to a parked request on its way."""

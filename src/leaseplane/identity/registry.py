@@ -9,6 +9,7 @@ A copy of the file without `keys/api-keys.secret` neither holds an API key nor l
 another secret beside it no key would ever fit, so it is refused.
 """
 
+import hmac
 import os
 import sqlite3
 from pathlib import Path
@@ -20,12 +21,10 @@ from leaseplane.dids import check_actor, public_key_of
 from leaseplane.identity.api_keys import (
     KeyHash,
     RandomBytes,
-    Secret,
     keep_api_key,
     key_id_of,
     load_key_hash,
     mint_api_key,
-    same_hash,
 )
 from leaseplane.limits import (
     AGENTS_PER_WORKSPACE_MAX,
@@ -37,6 +36,7 @@ from leaseplane.limits import (
 )
 from leaseplane.model import AuthorityUnavailable, Moment, OutcomeUnknown
 from leaseplane.resources import check_label, check_workspace
+from leaseplane.secret import Secret
 from leaseplane.store.database import (
     PATIENCE,
     Database,
@@ -285,7 +285,7 @@ class Registry:
         """
         key_id = key_id_of(api_key)
         rows = self._rows(f"SELECT hash, {_KEY_COLUMNS} FROM api_keys WHERE key_id = ?", key_id)  # noqa: S608
-        if not rows or not same_hash(rows[0][0], self.key_hash(api_key.encode("ascii"))):
+        if not rows or not hmac.compare_digest(rows[0][0], self.key_hash(api_key.encode("ascii"))):
             return None
         return KeyRecord(*rows[0][1:])
 
