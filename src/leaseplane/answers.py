@@ -62,7 +62,7 @@ from leaseplane.model import (
 )
 
 
-class Rendered(msgspec.Struct, frozen=True):
+class Rendered(msgspec.Struct, frozen=True, gc=False):
     """A status and a body, complete but for its receipt; `retry_after_s` goes into the Retry-After header."""
 
     status: int
@@ -70,7 +70,7 @@ class Rendered(msgspec.Struct, frozen=True):
     retry_after_s: int | None = None
 
 
-class LeaseFacts(msgspec.Struct, frozen=True, rename="camel"):
+class LeaseFacts(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """What a receipt says of the lease that an answer is about. Times are RFC 3339."""
 
     lease_id: str
