@@ -63,7 +63,7 @@ from leaseplane.model import (
 from leaseplane.receipts.canonical import encode_answer
 
 
-class Rendered(msgspec.Struct, frozen=True):
+class Rendered(msgspec.Struct, frozen=True, gc=False):
     """A status and a body, complete but for its receipt; `retry_after_s` goes into the Retry-After header."""
 
     status: int

@@ -96,7 +96,7 @@ Receipt = Annotated[
 # -- the bodies --------------------------------------------------------------------------------
 
 
-class LeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class LeaseBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """A lease as its holder is told of it."""
 
     lease_id: str
@@ -112,7 +112,7 @@ class LeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     note: str | UnsetType = UNSET
 
 
-class GrantedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class GrantedBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """A lease was granted, or the one held already was renewed."""
 
     ok: Literal[True] = True
@@ -122,14 +122,14 @@ class GrantedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     receipt: Receipt | UnsetType = UNSET
 
 
-class StampedeBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class StampedeBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Who of the queue is first in line, and how long an asker should wait before it asks again."""
 
     admitted: Annotated[tuple[Did, ...], Meta(max_length=ADMITTED_MAX)]
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX, description="min(800, 25 · 2^n), n waiters.")]
 
 
-class HeldBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class HeldBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Someone else holds the resource, or stands ahead. `instance` and `note` are the holder's."""
 
     ok: Literal[False] = False
@@ -146,7 +146,7 @@ class HeldBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     receipt: Receipt | UnsetType = UNSET
 
 
-class CycleEdgeBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CycleEdgeBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """One step of a cycle: an agent, the resource that it waits for, and who holds that."""
 
     actor_did: Did
@@ -154,7 +154,7 @@ class CycleEdgeBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     held_by: Did
 
 
-class DeadlockBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DeadlockBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """The wait would close a cycle. `holder` is on the cycle and itself waits on `waitingOn`."""
 
     ok: Literal[False] = False
@@ -167,7 +167,7 @@ class DeadlockBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     receipt: Receipt | UnsetType = UNSET
 
 
-class StaleLeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class StaleLeaseBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """The named lease is not the caller's current one. Nothing was changed."""
 
     ok: Literal[False] = False
@@ -176,7 +176,7 @@ class StaleLeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     receipt: Receipt | UnsetType = UNSET
 
 
-class NotHolderBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class NotHolderBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Another agent or instance holds the resource. `instance` is the holder's."""
 
     ok: Literal[False] = False
@@ -187,7 +187,7 @@ class NotHolderBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     receipt: Receipt | UnsetType = UNSET
 
 
-class NotHeldBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class NotHeldBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Nobody holds the resource."""
 
     ok: Literal[False] = False
@@ -196,7 +196,7 @@ class NotHeldBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     receipt: Receipt | UnsetType = UNSET
 
 
-class ReleasedLeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReleasedLeaseBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """The lease that was let go of."""
 
     lease_id: str
@@ -206,7 +206,7 @@ class ReleasedLeaseBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     instance: HolderInstance | UnsetType = UNSET
 
 
-class ReleasedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReleasedBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """The lease is over; `trust` is the holder's score after it."""
 
     ok: Literal[True] = True
@@ -215,7 +215,7 @@ class ReleasedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     receipt: Receipt | UnsetType = UNSET
 
 
-class WaitBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WaitBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """One live wait. `instance` is the waiter's; `holder` is absent where nobody holds the resource."""
 
     resource: Resource
@@ -228,7 +228,7 @@ class WaitBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parked: bool
 
 
-class DeadlockPairBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DeadlockPairBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """One refused wait: `actorDid` asked for `resource`, whose `holder` was waiting on `waitingOn`."""
 
     actor_did: Did
@@ -239,7 +239,7 @@ class DeadlockPairBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     at: Time
 
 
-class ListedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ListedBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """The queue, oldest wait first, and the deadlock pairs."""
 
     ok: Literal[True] = True
@@ -248,14 +248,14 @@ class ListedBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     receipt: Receipt | UnsetType = UNSET
 
 
-class WithdrawnBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WithdrawnBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """The wait is over; `withdrawn` says whether there was one."""
 
     ok: Literal[True] = True
     withdrawn: bool
 
 
-class TrustBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TrustBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """An agent's score, and how many of its leases it released and let run out."""
 
     ok: Literal[True] = True
@@ -265,7 +265,7 @@ class TrustBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     expired: int
 
 
-class BrokenBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class BrokenBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """The leases that the operator ended. No trust moved."""
 
     ok: Literal[True] = True
@@ -274,7 +274,7 @@ class BrokenBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     broken: tuple[LeaseBody, ...]
 
 
-class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ErrorBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """What is wrong and what to do. `field` is the member, parameter or header at fault."""
 
     ok: Literal[False] = False

@@ -4,6 +4,9 @@ Everything here is a frozen value. One type per outcome: a refusal is a value li
 nothing that cannot be said of an outcome can be written into it. Times named `…_boot_ms` are
 milliseconds of the machine's boot clock, which decides; times named `…_wall_ms` are milliseconds
 since 1970 UTC, which only inform.
+
+`gc=False`: frozen values made of frozen values form no cycle, so the garbage collector, which would
+look at each of them again and again, need not know of any.
 """
 
 from typing import Literal, TypeAlias
@@ -14,7 +17,7 @@ Access: TypeAlias = Literal["read", "write", "delete"]
 Auth: TypeAlias = Literal["http-signature", "api-key-bound", "api-key", "test-key", "local"]
 
 
-class Moment(msgspec.Struct, frozen=True):
+class Moment(msgspec.Struct, frozen=True, gc=False):
     """One instant on both clocks. The boot clock decides, the wall clock is shown."""
 
     boot_ms: int
@@ -24,7 +27,7 @@ class Moment(msgspec.Struct, frozen=True):
 # -- who asks ----------------------------------------------------------------------------------
 
 
-class Principal(msgspec.Struct, frozen=True):
+class Principal(msgspec.Struct, frozen=True, gc=False):
     """An authenticated caller: its workspace, how it was known, and whom it may name."""
 
     workspace: str
@@ -36,7 +39,7 @@ class Principal(msgspec.Struct, frozen=True):
     operator: bool = False
 
 
-class Holder(msgspec.Struct, frozen=True, order=True):
+class Holder(msgspec.Struct, frozen=True, gc=False, order=True):
     """Who holds or waits: an agent's DID and which part of it."""
 
     actor: str
@@ -48,7 +51,7 @@ class Holder(msgspec.Struct, frozen=True, order=True):
         return Node(self.actor, self.instance.partition(".")[0])
 
 
-class Node(msgspec.Struct, frozen=True, order=True):
+class Node(msgspec.Struct, frozen=True, gc=False, order=True):
     """One node of the wait graph: a DID and the part of the instance before its first dot."""
 
     actor: str
@@ -58,7 +61,7 @@ class Node(msgspec.Struct, frozen=True, order=True):
 # -- what is held, who waits -------------------------------------------------------------------
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """One holding of one resource, as stored."""
 
     workspace: str
@@ -79,7 +82,7 @@ class Lease(msgspec.Struct, frozen=True):
     """The read lease that an unmarked upgrade replaced, given back if the hand-over is undone."""
 
 
-class Parked(msgspec.Struct, frozen=True):
+class Parked(msgspec.Struct, frozen=True, gc=False):
     """One request kept open for a place in a queue."""
 
     request_id: str
@@ -93,7 +96,7 @@ class Parked(msgspec.Struct, frozen=True):
     idempotency: "IdempotencyScope | None" = None
 
 
-class Wait(msgspec.Struct, frozen=True):
+class Wait(msgspec.Struct, frozen=True, gc=False):
     """One live place in the queue of one resource."""
 
     workspace: str
@@ -117,7 +120,7 @@ class Wait(msgspec.Struct, frozen=True):
     parked: tuple[Parked, ...] = ()
 
 
-class Trust(msgspec.Struct, frozen=True):
+class Trust(msgspec.Struct, frozen=True, gc=False):
     """What leases have done to one agent's standing. Half points: 101 is a score of 50.5."""
 
     halves: int
@@ -128,7 +131,7 @@ class Trust(msgspec.Struct, frozen=True):
 # -- what is asked -----------------------------------------------------------------------------
 
 
-class Acquire(msgspec.Struct, frozen=True):
+class Acquire(msgspec.Struct, frozen=True, gc=False):
     """Ask for a lease, or, if the asker holds one already, for its renewal."""
 
     resource: str
@@ -140,7 +143,7 @@ class Acquire(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Let go of a lease that the caller holds."""
 
     resource: str
@@ -149,14 +152,14 @@ class Release(msgspec.Struct, frozen=True):
     lease_id: str | None = None
 
 
-class ListWaits(msgspec.Struct, frozen=True):
+class ListWaits(msgspec.Struct, frozen=True, gc=False):
     """Show the queue and the deadlock pairs of the workspace, narrowed where a name is given."""
 
     resource: str | None = None
     actor: str | None = None
 
 
-class Withdraw(msgspec.Struct, frozen=True):
+class Withdraw(msgspec.Struct, frozen=True, gc=False):
     """Give up a wait."""
 
     resource: str
@@ -164,13 +167,13 @@ class Withdraw(msgspec.Struct, frozen=True):
     instance: str = ""
 
 
-class ReadTrust(msgspec.Struct, frozen=True):
+class ReadTrust(msgspec.Struct, frozen=True, gc=False):
     """Read one agent's trust score."""
 
     actor: str
 
 
-class Break(msgspec.Struct, frozen=True):
+class Break(msgspec.Struct, frozen=True, gc=False):
     """An operator ends a lease, or with no `lease_id` all leases of the resource. No trust moves."""
 
     resource: str
@@ -181,7 +184,7 @@ class Break(msgspec.Struct, frozen=True):
 Command: TypeAlias = Acquire | Release | ListWaits | Withdraw | ReadTrust | Break
 
 
-class RequestFacts(msgspec.Struct, frozen=True):
+class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     """What a receipt says of the request: its method, its path without the query, its body's SHA-256."""
 
     method: str
@@ -189,7 +192,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
     digest: str
 
 
-class IdempotencyScope(msgspec.Struct, frozen=True):
+class IdempotencyScope(msgspec.Struct, frozen=True, gc=False):
     """Where one Idempotency-Key counts: one credential, one actor, one path."""
 
     credential: str
@@ -198,7 +201,7 @@ class IdempotencyScope(msgspec.Struct, frozen=True):
     key: str
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """One command on its way to the authority, with everything that is not the rules' to invent."""
 
     principal: Principal
@@ -215,7 +218,7 @@ class Ask(msgspec.Struct, frozen=True):
 # -- what is answered --------------------------------------------------------------------------
 
 
-class LeaseView(msgspec.Struct, frozen=True):
+class LeaseView(msgspec.Struct, frozen=True, gc=False):
     """A lease as it is told to its holder."""
 
     lease_id: str
@@ -229,7 +232,7 @@ class LeaseView(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-class Granted(msgspec.Struct, frozen=True, tag="granted"):
+class Granted(msgspec.Struct, frozen=True, gc=False, tag="granted"):
     """A new lease (`renewed` false), or the one held already with a new end (`renewed` true)."""
 
     lease: LeaseView
@@ -238,12 +241,12 @@ class Granted(msgspec.Struct, frozen=True, tag="granted"):
     """How many wait for it; told on renewal."""
 
 
-class Stampede(msgspec.Struct, frozen=True):
+class Stampede(msgspec.Struct, frozen=True, gc=False):
     admitted: tuple[str, ...]
     wait_ms: int
 
 
-class Held(msgspec.Struct, frozen=True, tag="lease_held"):
+class Held(msgspec.Struct, frozen=True, gc=False, tag="lease_held"):
     """Refused: someone else holds it, or stands ahead. `holder` is None where nobody holds it any more."""
 
     resource: str
@@ -258,13 +261,13 @@ class Held(msgspec.Struct, frozen=True, tag="lease_held"):
     retry_after_ms: int
 
 
-class CycleEdge(msgspec.Struct, frozen=True):
+class CycleEdge(msgspec.Struct, frozen=True, gc=False):
     actor: str
     waits_for: str
     held_by: str
 
 
-class Deadlock(msgspec.Struct, frozen=True, tag="deadlock"):
+class Deadlock(msgspec.Struct, frozen=True, gc=False, tag="deadlock"):
     """Refused: the wait would close a cycle through the asker."""
 
     resource: str
@@ -275,26 +278,26 @@ class Deadlock(msgspec.Struct, frozen=True, tag="deadlock"):
     cycle: tuple[CycleEdge, ...]
 
 
-class StaleLease(msgspec.Struct, frozen=True, tag="stale_lease"):
+class StaleLease(msgspec.Struct, frozen=True, gc=False, tag="stale_lease"):
     """Refused: the named lease is not the caller's current one."""
 
     resource: str
 
 
-class NotHolder(msgspec.Struct, frozen=True, tag="not_holder"):
+class NotHolder(msgspec.Struct, frozen=True, gc=False, tag="not_holder"):
     """Refused: another agent or instance holds it."""
 
     resource: str
     holder: Holder
 
 
-class NotHeld(msgspec.Struct, frozen=True, tag="not_held"):
+class NotHeld(msgspec.Struct, frozen=True, gc=False, tag="not_held"):
     """Refused: nobody holds it."""
 
     resource: str
 
 
-class Released(msgspec.Struct, frozen=True, tag="released"):
+class Released(msgspec.Struct, frozen=True, gc=False, tag="released"):
     lease_id: str
     resource: str
     holder: Holder
@@ -304,7 +307,7 @@ class Released(msgspec.Struct, frozen=True, tag="released"):
     expires_wall_ms: int
 
 
-class WaitView(msgspec.Struct, frozen=True):
+class WaitView(msgspec.Struct, frozen=True, gc=False):
     resource: str
     waiter: Holder
     holder: Holder | None
@@ -314,7 +317,7 @@ class WaitView(msgspec.Struct, frozen=True):
     parked: bool
 
 
-class DeadlockView(msgspec.Struct, frozen=True):
+class DeadlockView(msgspec.Struct, frozen=True, gc=False):
     asker: Holder
     resource: str
     holder: Holder
@@ -322,40 +325,40 @@ class DeadlockView(msgspec.Struct, frozen=True):
     at_wall_ms: int
 
 
-class Listed(msgspec.Struct, frozen=True, tag="listed"):
+class Listed(msgspec.Struct, frozen=True, gc=False, tag="listed"):
     waiting: tuple[WaitView, ...]
     deadlocks: tuple[DeadlockView, ...]
 
 
-class Withdrawn(msgspec.Struct, frozen=True, tag="withdrawn"):
+class Withdrawn(msgspec.Struct, frozen=True, gc=False, tag="withdrawn"):
     """The wait is over; `existed` says whether there was one."""
 
     existed: bool
 
 
-class TrustShown(msgspec.Struct, frozen=True, tag="trust"):
+class TrustShown(msgspec.Struct, frozen=True, gc=False, tag="trust"):
     actor: str
     trust: Trust
 
 
-class Broken(msgspec.Struct, frozen=True, tag="broken"):
+class Broken(msgspec.Struct, frozen=True, gc=False, tag="broken"):
     resource: str
     leases: tuple[LeaseView, ...]
     reason: str
 
 
-class TooMany(msgspec.Struct, frozen=True, tag="too_many"):
+class TooMany(msgspec.Struct, frozen=True, gc=False, tag="too_many"):
     """Refused: a bound of the workspace is reached. Nothing was granted and no place taken."""
 
     bound: str
     limit: int
 
 
-class IdempotencyMismatch(msgspec.Struct, frozen=True, tag="idempotency_mismatch"):
+class IdempotencyMismatch(msgspec.Struct, frozen=True, gc=False, tag="idempotency_mismatch"):
     """Refused as invalid_request: the same key came with another body."""
 
 
-class AccessFixed(msgspec.Struct, frozen=True, tag="access_fixed"):
+class AccessFixed(msgspec.Struct, frozen=True, gc=False, tag="access_fixed"):
     """Refused as invalid_request: a renewal by leaseId cannot turn a read lease into another."""
 
 
@@ -377,7 +380,7 @@ Outcome: TypeAlias = (
 )
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """An outcome together with what its receipt will say of itself."""
 
     outcome: Outcome
@@ -385,7 +388,7 @@ class Reply(msgspec.Struct, frozen=True):
     iat_s: int
 
 
-class Pending(msgspec.Struct, frozen=True):
+class Pending(msgspec.Struct, frozen=True, gc=False):
     """The request is parked: its reply comes when its place does."""
 
     request_id: str

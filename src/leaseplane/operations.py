@@ -135,7 +135,7 @@ Reason = Annotated[
 ]
 
 
-class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class LeaseRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Ask for an exclusive lease, or renew the one that the asker holds already."""
 
     resource: Resource
@@ -171,7 +171,7 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReleaseRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Let go of a lease that the caller holds."""
 
     resource: Resource
@@ -194,7 +194,7 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-class WaitRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WaitRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Show the queue of waiting agents, narrowed to one resource, to one agent, or to both."""
 
     resource: Resource | UnsetType = UNSET
@@ -211,7 +211,7 @@ class WaitRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-class WithdrawRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WithdrawRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Give up one's place in the queue of a resource."""
 
     resource: Resource
@@ -226,7 +226,7 @@ class WithdrawRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         return Withdraw(self.resource, self.actor_did, "" if self.instance is UNSET else self.instance)
 
 
-class TrustRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TrustRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """Read what leases have done to one agent's standing."""
 
     actor_did: ActorDid
@@ -236,7 +236,7 @@ class TrustRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return ReadTrust(self.actor_did)
 
 
-class BreakRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class BreakRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     """End a lease as the operator, or without `leaseId` every lease of the resource."""
 
     resource: Resource

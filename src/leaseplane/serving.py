@@ -49,7 +49,7 @@ from leaseplane.store.folder import FolderRefused
 _log = logging.getLogger(__name__)
 
 
-class Answered(msgspec.Struct, frozen=True):
+class Answered(msgspec.Struct, frozen=True, gc=False):
     """A complete answer: its body includes the receipt where there is one."""
 
     status: int

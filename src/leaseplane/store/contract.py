@@ -24,7 +24,7 @@ Place = tuple[str, str]
 """(workspace, resource)"""
 
 
-class StoredRoom(msgspec.Struct, frozen=True):
+class StoredRoom(msgspec.Struct, frozen=True, gc=False):
     """All that is stored of one resource. `alarm_boot_ms` is never later than its earliest end."""
 
     leases: tuple[Lease, ...] = ()
@@ -32,12 +32,12 @@ class StoredRoom(msgspec.Struct, frozen=True):
     alarm_boot_ms: int | None = None
 
 
-class RoomRow(msgspec.Struct, frozen=True):
+class RoomRow(msgspec.Struct, frozen=True, gc=False):
     alarm_boot_ms: int
     queued: bool
 
 
-class Counts(msgspec.Struct, frozen=True):
+class Counts(msgspec.Struct, frozen=True, gc=False):
     """How much one workspace holds of what is bounded."""
 
     leases: int = 0
@@ -46,7 +46,7 @@ class Counts(msgspec.Struct, frozen=True):
     idempotency: int = 0
 
 
-class DeadlockPair(msgspec.Struct, frozen=True):
+class DeadlockPair(msgspec.Struct, frozen=True, gc=False):
     """One refusal as `deadlock` that may still be listed."""
 
     asker: Holder
@@ -59,7 +59,7 @@ class DeadlockPair(msgspec.Struct, frozen=True):
     """The order of the refusals, counted with that of first asking."""
 
 
-class IdempotencyRecord(msgspec.Struct, frozen=True):
+class IdempotencyRecord(msgspec.Struct, frozen=True, gc=False):
     """What a first request under an Idempotency-Key asked, and its reply once it has one."""
 
     body_digest: str
@@ -70,7 +70,7 @@ class IdempotencyRecord(msgspec.Struct, frozen=True):
     """While there is no reply: the place where the first request is parked."""
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One row of the ledger's outbox: something that the plane granted, ended or refused as deadlock."""
 
     kind: str
@@ -87,7 +87,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str | None = None
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """The reply to a parked request, on its way to the process that keeps it open."""
 
     request_id: str
