@@ -8,7 +8,7 @@ from leaseplane.authority import decide
 from leaseplane.authority.state import State, Terms
 from leaseplane.clock import ManualClock
 from leaseplane.model import Acquire, Ask, Command, Pending, Principal, Release, Reply, RequestFacts
-from leaseplane.resources import DEFAULT_CLASSES
+from leaseplane.resources import SHARED_READ_STANDARD
 from leaseplane.store.contract import Delivery
 
 ANYONE = Principal("local", "local", "test")
@@ -20,7 +20,7 @@ class Rules:
 
     def __init__(self) -> None:
         self.clock = ManualClock(1_000_000, 1_790_000_000_000)
-        self.state = State(Terms(30_000, 0, DEFAULT_CLASSES))
+        self.state = State(Terms(30_000, 0, dict.fromkeys(SHARED_READ_STANDARD, "shared_read")))
         self.rows = MemoryRows()
         self.number = 0
 
