@@ -100,6 +100,7 @@ FULL_LEASE = Lease(
     13,
     "é",
     (Parked("p.1", "0" * 16, 99, "jti"),),
+    ("p.1", "p.2"),
     READ_LEASE,
 )
 SCOPE = IdempotencyScope("lpk_x", "did:example:a", "/path", "key")

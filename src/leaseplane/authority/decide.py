@@ -244,9 +244,11 @@ def acquire(
         return _renewed(state, room, mine, command)
     place = room.waits.get(asker)
     if place is not None and place.parked and command.access is not None:
-        # It may be served in a moment, and then with what is asked for now.
+        # It may be served in a moment, and then with enough for what is asked for now.
         access = waiting.access_of_place(command.access, place.parked)
-        state.put_wait(room, msgspec.structs.replace(place, access=access, asked_access=command.access))
+        if access != "read":
+            place = msgspec.structs.replace(place, access=access, asked_access=command.access)
+            state.put_wait(room, place)
     if room.has_parked() and not room.stands_ahead_of_parked(place):
         waiting.serve(state, room, someone_else_asks=True)
         mine = room.leases.get(asker)
@@ -261,8 +263,7 @@ def acquire(
             return TooMany("holders_of_one_resource", HOLDERS_PER_RESOURCE_MAX)
         if mine is None and state.counts(room.workspace).leases >= LEASES_PER_WORKSPACE_MAX:
             return TooMany("leases", LEASES_PER_WORKSPACE_MAX)
-        lease = waiting.grant(state, room, asker, access, command.note, ask.jti)
-        return Granted(leases.view(state, lease))
+        return waiting.grant(state, room, asker, access, command.note, ask.jti)
     deadlock = find_cycle(state, room, asker, blocking_leases(room, asker, access, place))
     if deadlock is not None:
         waiting.refuse_deadlock(state, room, asker, deadlock, ask.jti)

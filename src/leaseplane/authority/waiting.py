@@ -25,6 +25,7 @@ from leaseplane.model import (
     Held,
     Holder,
     Lease,
+    LeaseView,
     Outcome,
     Parked,
     Reply,
@@ -232,14 +233,13 @@ def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
             _drop_parked(state, room, wait, request)
             return
     lease = room.leases.get(holder)
-    if lease is None:
+    if lease is None or all(request.request_id != request_id for request in lease.handed):
         return
-    others = tuple(request for request in lease.handed if request.request_id != request_id)
-    if len(others) < len(lease.handed):
-        if others:
-            state.put_lease(room, msgspec.structs.replace(lease, handed=others))
-        else:
-            leases.undo(state, room, lease)
+    gone = (*lease.gone, request_id)
+    if all(request.request_id in gone for request in lease.handed):
+        leases.undo(state, room, lease)
+    else:
+        state.put_lease(room, msgspec.structs.replace(lease, gone=gone))
 
 
 def _drop_parked(state: State, room: Room, wait: Wait, gone: Parked) -> None:
@@ -268,31 +268,38 @@ def is_blocked(room: Room, holder: Holder, access: Access) -> bool:
     return any(writer.waiter != holder for writer in room.writers_ahead(room.waits.get(holder), 2))
 
 
-def grant(state: State, room: Room, holder: Holder, access: Access, note: str | None, jti: str) -> Lease:
-    """Grant directly to one who asks now. Requests that it has parked here are answered as renewals."""
+def grant(state: State, room: Room, holder: Holder, access: Access, note: str | None, jti: str) -> Granted:
+    """Grant to one who asks now. Where it has parked requests here, too, the oldest of them is answered
+    with the grant, and the others and this ask as renewals."""
     wait = room.waits.get(holder)
     if wait is not None:
         state.end_wait(room, wait)
-    lease = leases.begin(state, room, holder, access, note, jti)
-    if wait is not None:
-        deliver(state, room, wait.parked, Granted(leases.view(state, lease), True, len(room.waits)))
+    parked = wait.parked if wait is not None else ()
+    lease = leases.begin(state, room, holder, access, note, parked[0].jti if parked else jti)
+    view = leases.view(state, lease)
+    renewal = Granted(view, True, len(room.waits))
+    _deliver_grant(state, room, parked, view)
     if _close_cycles(state, room, lease) or wait is not None:
         # A place has ended: readers who stood behind it may be let in to this reader.
         serve(state, room)
-    return lease
+    return renewal if parked else Granted(view)
 
 
 def hand_over(state: State, room: Room, wait: Wait) -> None:
-    """Grant to a place of parked requests: the oldest is answered with the grant, others as renewals.
-    Call `serve` next, or go on with it."""
-    first = wait.parked[0]
+    """Grant to a place of parked requests. Call `serve` next, or go on with it."""
     state.end_wait(room, wait)
+    first = wait.parked[0]
     lease = leases.begin(state, room, wait.waiter, wait.access, wait.note, first.jti, wait.parked)
-    view = leases.view(state, lease)
-    for request in wait.parked:
-        repeat = request.jti == first.jti
-        deliver(state, room, (request,), Granted(view) if repeat else Granted(view, True, len(room.waits)))
+    _deliver_grant(state, room, wait.parked, leases.view(state, lease))
     _close_cycles(state, room, lease)
+
+
+def _deliver_grant(state: State, room: Room, parked: tuple[Parked, ...], view: LeaseView) -> None:
+    """The oldest request, and whatever repeats it, is answered with the grant, the others as renewals."""
+    for request in parked:
+        is_first = request.jti == parked[0].jti
+        outcome = Granted(view) if is_first else Granted(view, True, len(room.waits))
+        deliver(state, room, (request,), outcome)
 
 
 def _close_cycles(state: State, room: Room, granted: Lease) -> bool:

@@ -48,7 +48,7 @@ _delivery_of = msgspec.msgpack.Decoder(Delivery).decode
 
 _LEASE_COLUMNS = (
     "workspace, resource, actor, instance, lease_id, access, fence, granted_wall_ms, granted_boot_ms, "
-    "ends_boot_ms, ends_wall_ms, note, handed, upgraded_from"
+    "ends_boot_ms, ends_wall_ms, note, handed, gone, upgraded_from"
 )
 _WAIT_COLUMNS = (
     "workspace, resource, actor, instance, root, access, asked_access, seq, since_wall_ms, asked_wall_ms, "
@@ -295,7 +295,7 @@ class SqliteStore:
     def apply(self, changes: Changes) -> None:
         many = self._connection.executemany
         if changes.leases:
-            _write(self._connection, "leases", 14, _KEY, changes.leases, _lease_row, _holder_key)
+            _write(self._connection, "leases", 15, _KEY, changes.leases, _lease_row, _holder_key)
         if changes.waits:
             _write(self._connection, "waits", 15, _KEY, changes.waits, _wait_row, _holder_key)
         if changes.rooms:
@@ -418,6 +418,7 @@ def _lease_row(key: Any, lease: Lease) -> tuple[Any, ...]:
         lease.ends_wall_ms,
         lease.note,
         _pack(lease.handed) if lease.handed else None,
+        " ".join(lease.gone) or None,
         None if lease.upgraded_from is None else _pack(lease.upgraded_from),
     )
 
@@ -436,7 +437,8 @@ def _read_lease(row: tuple[Any, ...]) -> Lease:
         ends_wall_ms=row[10],
         note=row[11],
         handed=() if row[12] is None else _parked_of(row[12]),
-        upgraded_from=None if row[13] is None else _lease_of(row[13]),
+        gone=tuple(row[13].split()) if row[13] else (),
+        upgraded_from=None if row[14] is None else _lease_of(row[14]),
     )
 
 
