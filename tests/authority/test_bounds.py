@@ -1,4 +1,4 @@
-"""The bounds of a workspace: whoever meets one is told, nothing is stored, and others are served (case 50)."""
+"""The bounds of a workspace: whoever meets one is told, nothing is stored, others are served (case 50)."""
 
 from typing import Any
 
