@@ -74,7 +74,11 @@ class SqliteStore:
     def reopen(self) -> None:
         """Open the same path again, after its file was moved away or replaced. Makes no new plane there:
         raises `AuthorityUnavailable` while there is no file, or an empty one."""
-        if not self.path.exists() or not self.path.stat().st_size:
+        try:
+            is_there = self.path.stat().st_size > 0
+        except OSError:
+            is_there = False
+        if not is_there:
             raise AuthorityUnavailable(f"{self.path} is gone; put it back, and the plane goes on")
         reopened = database.open_database(self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID)
         # Only now: while what is there cannot be opened, the old connection goes on to say that its own
