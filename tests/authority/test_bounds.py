@@ -51,12 +51,14 @@ def test_agents_made_up_on_the_spot_fill_their_own_queue_only(
     assert lease(world, 3).body["position"] == 3
     assert lease(world, 0).body["renewed"] is True
     assert lease(world, 50, "lock:free").status == 200
+    # What was refused so is not kept under a key: see below, when there is room.
+    assert is_too_many(lease(world, 60, idempotency_key="k"), "waiters", 3)
     # Another workspace has bounds of its own.
     assert lease(world, 0, key="workspace:other").status == 200
     assert lease(world, 60, key="workspace:other").body["error"] == "lease_held"
     # Room is made by whoever goes, or does not come back.
     world.ask("withdraw", {"resource": "lock:r", "actorDid": agent(1)})
-    assert lease(world, 60).body["position"] == 3
+    assert lease(world, 60, idempotency_key="k").body["position"] == 3
     world.advance(TERM_MS)
     assert lease(world, 61, "lock:free").status == 200
     assert lease(world, 62, "lock:free").body["position"] == 1
