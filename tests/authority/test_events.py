@@ -1,4 +1,4 @@
-"""What the ledger will be told: one event for each grant, each end and each refused deadlock, and no other."""
+"""What the ledger will be told: one event for each grant, end and refused deadlock, and no other."""
 
 from typing import Any
 
