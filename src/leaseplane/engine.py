@@ -132,7 +132,7 @@ class Plane:
         throws in here what that raises. Returns when the commit stands.
 
         Raises `AuthorityUnavailable` (nothing stands) or `OutcomeUnknown` (it may stand), and what a
-        work raises (nothing stands). Whatever is raised, the working set is dropped and read anew.
+        work raises (nothing stands). What is raised once the transaction is open drops the working set.
         """
         decided = Decided()
         while not self.store.try_begin():

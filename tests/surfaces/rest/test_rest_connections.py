@@ -534,7 +534,7 @@ def test_an_orderly_end_answers_what_is_parked(serve: Serve) -> None:
 
 
 PROGRAM = """
-import socket, sys
+import asyncio, socket, sys
 sys.path.insert(0, {path!r})
 from leaseplane.surfaces.rest.connections import ConnectionBounds
 from leaseplane.surfaces.rest.server import RestServer, listen_on, raise_open_files
@@ -547,7 +547,7 @@ class Surface:
 sockets = listen_on("127.0.0.1", 0)
 server = RestServer(Surface(), ConnectionBounds())
 print(sockets[0].getsockname()[1], raise_open_files(), flush=True)
-server.run_on(sockets)
+asyncio.run(server.serve(sockets))
 print("ended", flush=True)
 """
 
