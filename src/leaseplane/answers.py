@@ -1,7 +1,7 @@
 """Answers: how every outcome reads on the wire.
 
-`render` turns an outcome into its status and its body. The body is written with its members in
-order, so that its bytes already are the canonical form (RFC 8785) that receipts digest; the same
+`render` turns an outcome into its status and its body. The body is written by `encode_answer`, so
+that its bytes already are the canonical form (RFC 8785) that receipts digest; the same
 outcome always gives the same bytes, which is why every time in a message comes from the outcome and
 none from a clock. Whoever answers puts the member `receipt` in afterwards.
 
@@ -60,6 +60,7 @@ from leaseplane.model import (
     WaitView,
     Withdrawn,
 )
+from leaseplane.receipts.canonical import encode_answer
 
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
@@ -70,18 +71,7 @@ class Rendered(msgspec.Struct, frozen=True, gc=False):
     retry_after_s: int | None = None
 
 
-class LeaseFacts(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """What a receipt says of the lease that an answer is about. Times are RFC 3339."""
-
-    lease_id: str
-    fence: int
-    granted_at: str
-    expires_at: str
-
-
 # -- values ------------------------------------------------------------------------------------
-
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 @lru_cache(maxsize=256)
@@ -134,7 +124,7 @@ def _granted(outcome: Granted) -> Rendered:
         body = GrantedBody(lease=_lease_body(outcome.lease, True), renewed=True, waiting=outcome.waiting)
     else:
         body = GrantedBody(lease=_lease_body(outcome.lease, False))
-    return Rendered(200, _encode(body))
+    return Rendered(200, encode_answer(body))
 
 
 def _held(outcome: Held) -> Rendered:
@@ -167,7 +157,7 @@ def _held(outcome: Held) -> Rendered:
         position=outcome.position,
         retry_after_ms=outcome.retry_after_ms,
     )
-    return Rendered(409, _encode(body), _whole_seconds(outcome.retry_after_ms))
+    return Rendered(409, encode_answer(body), _whole_seconds(outcome.retry_after_ms))
 
 
 def _whole_seconds(ms: int) -> int:
@@ -190,7 +180,7 @@ def _deadlock(outcome: Deadlock) -> Rendered:
             for edge in outcome.cycle
         ),
     )
-    return Rendered(409, _encode(body))
+    return Rendered(409, encode_answer(body))
 
 
 def _ways_out(outcome: Deadlock) -> str:
@@ -210,7 +200,7 @@ def _stale_lease(outcome: StaleLease) -> Rendered:
         f"That leaseId is not your current lease of {outcome.resource}: it ended, or was never yours. "
         "Nothing was changed. Stop acting under it, and ask without leaseId for a new lease."
     )
-    return Rendered(409, _encode(StaleLeaseBody(message=message)))
+    return Rendered(409, encode_answer(StaleLeaseBody(message=message)))
 
 
 def _not_holder(outcome: NotHolder) -> Rendered:
@@ -221,7 +211,7 @@ def _not_holder(outcome: NotHolder) -> Rendered:
     body = NotHolderBody(
         message=message, holder=outcome.holder.actor, instance=outcome.holder.instance or UNSET
     )
-    return Rendered(409, _encode(body))
+    return Rendered(409, encode_answer(body))
 
 
 def _not_held(outcome: NotHeld) -> Rendered:
@@ -229,7 +219,7 @@ def _not_held(outcome: NotHeld) -> Rendered:
         f"Nobody holds {outcome.resource}: it was released already, or the lease ran out. There is nothing "
         "to let go of; if you were still working on it, stop, and ask for a new lease."
     )
-    return Rendered(409, _encode(NotHeldBody(message=message)))
+    return Rendered(409, encode_answer(NotHeldBody(message=message)))
 
 
 def _released(outcome: Released) -> Rendered:
@@ -243,7 +233,7 @@ def _released(outcome: Released) -> Rendered:
         ),
         trust=score_of(outcome.trust_halves),
     )
-    return Rendered(200, _encode(body))
+    return Rendered(200, encode_answer(body))
 
 
 def _listed(outcome: Listed) -> Rendered:
@@ -251,7 +241,7 @@ def _listed(outcome: Listed) -> Rendered:
         waiting=tuple(_wait_body(wait) for wait in outcome.waiting),
         deadlocks=tuple(_pair_body(pair) for pair in outcome.deadlocks),
     )
-    return Rendered(200, _encode(body))
+    return Rendered(200, encode_answer(body))
 
 
 def _wait_body(wait: WaitView) -> WaitBody:
@@ -279,7 +269,7 @@ def _pair_body(pair: DeadlockView) -> DeadlockPairBody:
 
 
 def _withdrawn(outcome: Withdrawn) -> Rendered:
-    return Rendered(200, _encode(WithdrawnBody(withdrawn=outcome.existed)))
+    return Rendered(200, encode_answer(WithdrawnBody(withdrawn=outcome.existed)))
 
 
 def _trust(outcome: TrustShown) -> Rendered:
@@ -290,7 +280,7 @@ def _trust(outcome: TrustShown) -> Rendered:
         released=trust.released,
         expired=trust.expired,
     )
-    return Rendered(200, _encode(body))
+    return Rendered(200, encode_answer(body))
 
 
 def _broken(outcome: Broken) -> Rendered:
@@ -299,7 +289,7 @@ def _broken(outcome: Broken) -> Rendered:
         reason=outcome.reason,
         broken=tuple(_lease_body(lease, UNSET) for lease in outcome.leases),
     )
-    return Rendered(200, _encode(body))
+    return Rendered(200, encode_answer(body))
 
 
 def _too_many(outcome: TooMany) -> Rendered:
@@ -373,24 +363,7 @@ def refuse(
         bound=bound or UNSET,
         limit=UNSET if limit is None else limit,
     )
-    return Rendered(STATUS_OF[code], _encode(body), retry_after_s)
-
-
-def lease_facts(outcome: Outcome) -> LeaseFacts | None:
-    """What the receipt of an outcome says of its lease, or None where it is about none."""
-    if isinstance(outcome, Granted):
-        lease = outcome.lease
-        return LeaseFacts(
-            lease.lease_id, lease.fence, time_text(lease.granted_wall_ms), time_text(lease.expires_wall_ms)
-        )
-    if isinstance(outcome, Released):
-        return LeaseFacts(
-            outcome.lease_id,
-            outcome.fence,
-            time_text(outcome.granted_wall_ms),
-            time_text(outcome.expires_wall_ms),
-        )
-    return None
+    return Rendered(STATUS_OF[code], encode_answer(body), retry_after_s)
 
 
 BODY_OF: Final[dict[type, type[msgspec.Struct]]] = {

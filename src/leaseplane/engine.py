@@ -9,7 +9,7 @@ a generator that does no waiting of its own; `transact` drives it for a caller w
 """
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -21,7 +21,6 @@ from leaseplane.clock import Clock
 from leaseplane.limits import (
     BUSY_GIVE_UP_MS,
     BUSY_RETRY_MS,
-    IDEMPOTENCY_KEPT_MS,
     LEASE_MS_STANDARD,
     SETTLE_RESOURCES_MAX,
 )
@@ -212,10 +211,10 @@ class Plane:
 
     # -- opening, restarts, and those who died ------------------------------------------------
 
-    def bury(self, process_id: str, state: State) -> None:
+    def bury(self, dead: Collection[str], state: State) -> None:
         """Inside a transaction: withdraw and undo all that a dead process kept open."""
-        decide.bury(state, process_id)
-        self.store.drop_deliveries_of(process_id)
+        decide.bury(state, dead)
+        self.store.drop_deliveries_of(dead)
 
     def _adopt(self, settings: Settings, governs: bool) -> None:
         """Before anything is decided here: what was fixed for this folder, full terms under a new boot,
@@ -244,9 +243,8 @@ class Plane:
                     self._give_full_terms()
                     self.store.put_meta("boot_id", self.clock.boot_id)
                 parking = self.store.parking_processes() - {self.presence.process_id}
-                dead = sorted(self.presence.dead(parking | self.presence.others()))
-                for process_id in dead:
-                    self.bury(process_id, self.state)
+                dead = self.presence.dead(parking | self.presence.others())
+                self.bury(dead, self.state)
                 deliveries = self.state.end()
             self.store.commit()
         except BaseException:
@@ -257,7 +255,7 @@ class Plane:
         self._wake(deliveries)
 
     def _give_full_terms(self) -> None:
-        self.store.renew_idempotency(self.state.now.boot_ms + IDEMPOTENCY_KEPT_MS)
+        self.store.forget_boot(self.state.now, self.state.terms.lease_ms)
         place = ("", "")
         while places := self.store.places_after(place, SETTLE_RESOURCES_MAX):
             for workspace, resource in places:

@@ -68,6 +68,9 @@ WORKSPACE_CHARS_MAX: Final = 63
 
 WHOLE_NUMBER_MAX: Final = 2**53 - 1
 
+FENCE_CLOCK_US_MAX: Final = 2**52
+"""Up to here (the year 2112) the wall clock in microseconds is the floor of the fence."""
+
 # -- trust, in half points so that every score is a whole number here --------------------------
 
 TRUST_START_HALVES: Final = 100
@@ -103,6 +106,7 @@ WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 WAKES_DRAINED_MAX: Final = 1_000
 SOCKET_PATH_BYTES_MAX: Final = 103
 """What fits into a socket's address everywhere; only needed where there is no /proc to go round it."""
+
 # -- connections -------------------------------------------------------------------------------
 
 CONNECTIONS_MAX: Final = 16_384
@@ -172,6 +176,7 @@ assert BUSY_RETRY_MS < BUSY_GIVE_UP_MS
 assert WAL_CHECKPOINT_PAGES * 4_096 <= WAL_KEPT_BYTES_MAX
 assert ADMITTED_MAX <= POSITION_EXACT_MAX <= WAITS_PER_WORKSPACE_MAX
 assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPACE_MAX
+assert FENCE_CLOCK_US_MAX < WHOLE_NUMBER_MAX
 assert 0 <= TRUST_START_HALVES <= TRUST_MAX_HALVES
 assert SIGNED_REQUEST_AGE_S_MAX * 1_000 < IDEMPOTENCY_KEPT_MS
 assert 2 * SIGNED_REQUEST_AGE_S_MAX * 1_000 < NONCE_KEPT_MS

@@ -78,6 +78,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     handed: "tuple[Parked, ...]" = ()
     """The parked requests that this lease was handed to, as long as no answer is marked as leaving.
     Empty: it reached its holder, or was never handed over."""
+    gone: tuple[str, ...] = ()
+    """Those of them, by their ids, whose callers are gone."""
     upgraded_from: "Lease | None" = None
     """The read lease that an unmarked upgrade replaced, given back if the hand-over is undone."""
 

@@ -14,7 +14,6 @@ below is ours, and includes the ranges that Unicode reserves for such characters
 import re
 import unicodedata
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from leaseplane.limits import (
@@ -194,11 +193,6 @@ def _canonical_resource(name: str) -> str | None:
 
 SHARED_READ_STANDARD: Final = ("file", "doc", "dataset", "table", "page", "api")
 """The schemes whose resources several may read at once, unless the operator says otherwise."""
-
-DEFAULT_CLASSES: Final[Mapping[str, SemanticsClass]] = MappingProxyType(
-    dict.fromkeys(SHARED_READ_STANDARD, "shared_read")
-)
-"""The semantics class of each scheme that is not `exclusive`, by default."""
 
 
 def class_of(resource: str, table: Mapping[str, SemanticsClass]) -> SemanticsClass:

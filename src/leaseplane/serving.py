@@ -377,13 +377,14 @@ class Engine:
 
     def _look_for_dead(self) -> None:
         presence = self._plane.presence
-        for process_id in presence.dead(presence.others()) - self._burying:
-            self._burying.add(process_id)
-            self.put(_Bury(self, self._plane, process_id))
+        dead = presence.dead(presence.others()) - self._burying
+        if dead:
+            self._burying |= dead
+            self.put(_Bury(self, self._plane, dead))
 
-    def buried(self, process_id: str) -> None:
-        """Done with this dead process, or to be tried again."""
-        self._burying.discard(process_id)
+    def buried(self, dead: set[str]) -> None:
+        """Done with these dead processes, or to be tried again."""
+        self._burying -= dead
 
     # -- what calls need -----------------------------------------------------------------------
 
@@ -611,21 +612,22 @@ class _TakeDeliveries(_Item):
 
 
 class _Bury(_Item):
-    """Withdraw what a dead process kept open, then remove its files."""
+    """Withdraw what dead processes kept open, then remove their files."""
 
-    __slots__ = ("_engine", "_plane", "_process_id")
+    __slots__ = ("_dead", "_engine", "_plane")
 
-    def __init__(self, engine: Engine, plane: Plane, process_id: str) -> None:
+    def __init__(self, engine: Engine, plane: Plane, dead: set[str]) -> None:
         self._engine = engine
         self._plane = plane
-        self._process_id = process_id
+        self._dead = dead
 
     def work(self, state: State) -> Any:
-        return self._plane.bury(self._process_id, state)
+        self._plane.bury(self._dead, state)
 
     def stands(self, result: Any) -> None:
-        self._plane.presence.bury(self._process_id)
-        self._engine.buried(self._process_id)
+        for process_id in self._dead:
+            self._plane.presence.bury(process_id)
+        self._engine.buried(self._dead)
 
     def failed(self, error: Exception) -> None:
-        self._engine.buried(self._process_id)
+        self._engine.buried(self._dead)

@@ -16,6 +16,7 @@ import msgspec
 
 from leaseplane.limits import INSTANCE_CHARS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, LEASE_MS_STANDARD
 from leaseplane.resources import SHARED_READ_STANDARD
+from leaseplane.secret import Secret
 from leaseplane.store.folder import default_folder
 
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -24,30 +25,6 @@ _HOLD_MS_MAX_MAX: Final = 365 * 24 * 3_600_000
 
 class SettingRefused(Exception):
     """A setting has a value that it cannot have. The message names the variable and what would do."""
-
-
-class Secret:
-    """A text that shows itself only when asked to: not in a repr, a log or a traceback."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        return self._text
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._text == self._text
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __reduce__(self) -> "tuple[Any, ...]":
-        raise TypeError("a secret is not to be copied to where others might read it")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +77,6 @@ def _whole_number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
-
-
-def _port(text: str) -> int:
-    return _whole_number(0, 65_535)(text)
 
 
 def _hold_ms_max(text: str) -> int:
@@ -315,7 +288,7 @@ SETTINGS: Final = (
         "0 to 65535",
         "7411",
         "The port that the server listens on; 0 takes any that is free.",
-        _port,
+        _whole_number(0, 65_535),
     ),
     Setting(
         "log",

@@ -2,7 +2,7 @@
 
 from msgspec import UNSET
 
-from leaseplane.answers import lease_facts
+from leaseplane.answers import time_text
 from leaseplane.model import (
     Acquire,
     Ask,
@@ -107,10 +107,12 @@ def _request(ask: Ask) -> RequestStated:
 
 
 def _lease(outcome: Granted | Released) -> LeaseStated:
-    facts = lease_facts(outcome)
-    assert facts is not None
+    lease = outcome.lease if isinstance(outcome, Granted) else outcome
     return LeaseStated(
-        lease_id=facts.lease_id, fence=facts.fence, granted_at=facts.granted_at, expires_at=facts.expires_at
+        lease_id=lease.lease_id,
+        fence=lease.fence,
+        granted_at=time_text(lease.granted_wall_ms),
+        expires_at=time_text(lease.expires_wall_ms),
     )
 
 

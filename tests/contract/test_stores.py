@@ -100,6 +100,7 @@ FULL_LEASE = Lease(
     13,
     "é",
     (Parked("p.1", "0" * 16, 99, "jti"),),
+    ("p.1", "p.2"),
     READ_LEASE,
 )
 SCOPE = IdempotencyScope("lpk_x", "did:example:a", "/path", "key")
@@ -204,8 +205,8 @@ def test_what_a_process_keeps_is_found(made: Made) -> None:
     handed = Lease("w", "lock:h", "lease-3", A, "write", 3, 1, 1, 1, 1, None, (mine,))
     waiting = Wait("w", "lock:p", A, "write", "write", 9, 1, 1, 1, 1, None, True, (mine,))
     made.rows.apply(changed(leases=lease_of(handed), waits=wait_of(waiting, FULL_WAIT)))
-    assert made.rows.places_of_process("000000000000000a") == [("w", "lock:h"), ("w", "lock:p")]
-    assert made.rows.places_of_process("000000000000000b") == []
+    assert made.rows.places_kept_open_by({"000000000000000a"}) == [("w", "lock:h"), ("w", "lock:p")]
+    assert made.rows.places_kept_open_by({"000000000000000b"}) == []
 
 
 def test_trust_counts_fence_and_order_are_kept_by_workspace(made: Made) -> None:

@@ -15,17 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseplane.identity import api_keys
 from leaseplane.identity.api_keys import (
     API_KEY_PATTERN,
     ApiKeyMalformed,
     KeyHash,
-    Secret,
     keep_api_key,
     key_id_of,
     load_key_hash,
     mint_api_key,
 )
+from leaseplane.secret import Secret
 from leaseplane.store.folder import FolderRefused
 
 
@@ -210,7 +209,7 @@ def test_no_umask_opens_or_closes_a_kept_key(
         assert stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077 == 0
         fchmod(descriptor, mode)
 
-    monkeypatch.setattr(api_keys.os, "fchmod", while_nobody_could_read_it)
+    monkeypatch.setattr(os, "fchmod", while_nobody_could_read_it)
     old = os.umask(umask)
     try:
         keep_api_key(tmp_path / "api-key", Secret(a_key()), os.urandom)
@@ -225,7 +224,7 @@ def test_a_key_that_cannot_be_kept_leaves_nothing_behind(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(api_keys.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         keep_api_key(tmp_path / "api-key", Secret(a_key()), os.urandom)
     assert list(tmp_path.iterdir()) == []

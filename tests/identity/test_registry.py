@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from leaseplane import limits
 from leaseplane.dids import did_key_of
 from leaseplane.identity import registry as registry_module
-from leaseplane.identity.api_keys import ApiKeyMalformed, Secret
+from leaseplane.identity.api_keys import ApiKeyMalformed
 from leaseplane.identity.registry import LOCAL_WORKSPACE, Registry, RegistryRefused, open_registry
 from leaseplane.model import AuthorityUnavailable, Moment
 from leaseplane.resources import NameRefused
+from leaseplane.secret import Secret
 from leaseplane.store.folder import DataFolder, FolderRefused
 
 NOW = 1_764_500_000_000

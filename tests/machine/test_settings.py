@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from leaseplane.settings import SETTINGS, Secret, SettingRefused, Settings, read_settings, render_settings
+from leaseplane.secret import Secret
+from leaseplane.settings import SETTINGS, SettingRefused, Settings, read_settings, render_settings
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "settings.md"
 HOME = {"HOME": "/home/a"}

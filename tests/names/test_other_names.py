@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leaseplane.model import Access
 from leaseplane.resources import (
-    DEFAULT_CLASSES,
+    SHARED_READ_STANDARD,
     NameRefused,
     SemanticsClass,
     check_idempotency_key,
@@ -117,8 +117,9 @@ def test_idempotency_keys_are_printable_ascii() -> None:
 def test_the_class_follows_from_the_scheme() -> None:
     shared = ("file:a", "doc:a", "dataset:a", "table:a", "page:a", "api:a")
     exclusive = ("lock:a", "a", "file", "doc", "unknown:a", "files:a", "x:file:a")
-    assert {class_of(name, DEFAULT_CLASSES) for name in shared} == {"shared_read"}
-    assert {class_of(name, DEFAULT_CLASSES) for name in exclusive} == {"exclusive"}
+    table: dict[str, SemanticsClass] = dict.fromkeys(SHARED_READ_STANDARD, "shared_read")
+    assert {class_of(name, table) for name in shared} == {"shared_read"}
+    assert {class_of(name, table) for name in exclusive} == {"exclusive"}
     assert class_of("wiki:a", {"wiki": "shared_read"}) == "shared_read"
     assert class_of("file:a", {}) == "exclusive"
 

@@ -291,6 +291,9 @@ class Room:
             self.renew(mine, request)
             return
         kept = self.kept_first(request.resource)
+        if kept and who == kept.who and body.get("access"):
+            # CHOICE: the first parked one asks once more, for more: what it is given now is enough for both.
+            kept.asked_access = request.access
         if kept and who not in [w.who for w in self.ahead(kept)]:
             self.serve(request.resource, hurry=True)
             if request.answer is None:
@@ -357,9 +360,10 @@ class Room:
         who = (body["actorDid"], body.get("instance", ""))
         found = [w for w in self.queue(body["resource"]) if w.who == who]
         for wait in found:
-            self.waits.remove(wait)
+            # CHOICE: what its parked requests are told is how things stood with their wait counted.
             for parked in wait.parked:
                 parked.answer = self.held(wait, parked)
+            self.waits.remove(wait)
         return Answer(200, {"ok": True, "withdrawn": bool(found)})
 
     def break_(self, body: Body) -> Answer:

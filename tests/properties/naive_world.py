@@ -180,11 +180,19 @@ class NaiveWorld:
 
     def lose(self, handles: list[NaiveAsk]) -> None:
         gone = [h.request for h in handles]
-        self.records = {k: r for k, r in self.records.items() if r.request not in gone}
         for handle in handles:
             handle.open = False
-        for room in {id(h.room): h.room for h in handles}.values():
+        rooms = {id(h.room): h.room for h in handles}.values()
+        for room in rooms:
             room.gone(gone)
+        # CHOICE: what was decided under a key is repeated, even if nobody heard it, unless it was undone.
+        current = {x.id for room in rooms for x in room.leases}
+        self.records = {
+            k: r
+            for k, r in self.records.items()
+            if r.request not in gone
+            or (r.request.answer and r.request.answer.body.get("lease", {}).get("leaseId") in current)
+        }
 
     def close(self) -> None:
         self.rooms.clear()

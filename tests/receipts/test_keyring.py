@@ -256,7 +256,7 @@ def test_a_crash_at_any_step_of_a_rotation(
 
     def crashing(function: Callable[..., Any]) -> Callable[..., Any]:
         def or_crash(*args: Any, **more: Any) -> Any:
-            if next(steps) == step:
+            if next(steps) >= step:  # and nothing after it: the dead tidy nothing up
                 raise Crash
             return function(*args, **more)
 

@@ -23,7 +23,7 @@ from leaseplane.identity.access import ActorMismatch, Forbidden, authorise
 from leaseplane.limits import IDEMPOTENCY_KEPT_MS
 from leaseplane.model import Ask, Granted, Pending, Principal, Reply, RequestFacts
 from leaseplane.operations import BREAK, LEASE, RELEASE, TRUST, WAIT, WITHDRAW, Operation, RequestRefused
-from leaseplane.resources import DEFAULT_CLASSES, NameRefused
+from leaseplane.resources import SHARED_READ_STANDARD, NameRefused
 from leaseplane.settings import read_settings
 from leaseplane.store.contract import Delivery
 
@@ -107,7 +107,7 @@ class RulesWorld:
 
     def open(self) -> None:
         self.rows = MemoryRows()
-        self.state = State(Terms(TERM_MS, 0, DEFAULT_CLASSES))
+        self.state = State(Terms(TERM_MS, 0, dict.fromkeys(SHARED_READ_STANDARD, "shared_read")))
 
     def close(self) -> None:
         self.handles.clear()
@@ -132,12 +132,14 @@ class RulesWorld:
             expires_boot_ms = self.clock.now().boot_ms + IDEMPOTENCY_KEPT_MS
             for scope, record in list(self.rows.records.items()):
                 self.rows.records[scope] = msgspec.structs.replace(record, expires_boot_ms=expires_boot_ms)
+            now = self.clock.now()
+            for at, pair in list(self.rows.pairs.items()):
+                left_ms = max(0, min(TERM_MS, pair.at_wall_ms + TERM_MS - now.wall_ms))
+                self.rows.pairs[at] = msgspec.structs.replace(pair, until_boot_ms=now.boot_ms + left_ms)
             for place in list(self.rows.rooms):
                 decide.reboot(self.state, self.state.room(*place))
             self.state.apply()
-        for handle in self.handles.values():
-            if handle.gone:
-                decide.bury(self.state, handle.process_id)
+        decide.bury(self.state, {handle.process_id for handle in self.handles.values() if handle.gone})
         self.state.end()
         self.transact(lambda state: None)
 
@@ -221,14 +223,8 @@ class RulesWorld:
         dead = [handle for handle in parked if isinstance(handle, RulesAsk)]
         for handle in dead:
             handle.gone = True
-        self.bury([handle.process_id for handle in dead])
-
-    def bury(self, process_ids: list[str]) -> None:
-        def work(state: State) -> None:
-            for process_id in process_ids:
-                decide.bury(state, process_id)
-
-        self.transact(work)
+        process_ids = {handle.process_id for handle in dead}
+        self.transact(lambda state: decide.bury(state, process_ids))
 
     def restart(self, down_ms: int) -> None:
         self._stop()

@@ -1,6 +1,6 @@
 """Rows in dictionaries: a store without a disk, for playing the rules alone. It knows no rules."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from leaseplane.model import Holder, IdempotencyScope, Lease, Node, Trust, Wait
 from leaseplane.store.contract import (
@@ -68,18 +68,16 @@ class MemoryRows:
     def next_alarm_boot_ms(self) -> int | None:
         return min((row.alarm_boot_ms for row in self.rooms.values()), default=None)
 
-    def places_of_process(self, process_id: str) -> list[Place]:
-        waits = {
-            key[:2]
-            for key, wait in self.waits.items()
-            if any(request.process_id == process_id for request in wait.parked)
-        }
-        handed = {
-            key[:2]
-            for key, lease in self.leases.items()
-            if any(request.process_id == process_id for request in lease.handed)
-        }
-        return sorted(waits | handed)
+    def places_kept_open_by(self, process_ids: Collection[str]) -> list[Place]:
+        kept = [(key, wait.parked) for key, wait in self.waits.items()]
+        kept += [(key, lease.handed) for key, lease in self.leases.items()]
+        return sorted(
+            {
+                key[:2]
+                for key, requests in kept
+                if any(request.process_id in process_ids for request in requests)
+            }
+        )
 
     def last_fence(self) -> int:
         return self.fence

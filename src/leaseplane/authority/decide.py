@@ -5,6 +5,8 @@ alarm had already run; `decide` then needs no thought for what is over. Both wor
 open transaction and are pure: run again on the same rows, they say the same.
 """
 
+from collections.abc import Collection
+from itertools import groupby
 from typing import assert_never
 
 import msgspec
@@ -48,6 +50,7 @@ from leaseplane.model import (
     StaleLease,
     TooMany,
     TrustShown,
+    Wait,
     WaitView,
     Withdraw,
     Withdrawn,
@@ -84,25 +87,40 @@ def settle_room(state: State, room: Room) -> None:
         for lease in room.leases.values()
         if _is_over(state, lease)
     ]
-    for deadline_ms, wait in room.waits_due(now_ms):
-        due.append((deadline_ms, 2 if wait.parked else 1, wait.seq, wait.waiter))
-    for _, kind, _, holder in sorted(due):
-        if kind == 0:
-            lease = room.leases.get(holder)
-            if lease is not None and _is_over(state, lease):
-                leases.expire(state, room, lease)
-        else:
-            wait_now = room.waits.get(holder)
-            if wait_now is None or deadline_boot_ms(wait_now, state.terms.lease_ms) > now_ms:
-                # It was served or put off by what happened just before.
+    for deadline_ms, late in room.waits_due(now_ms):
+        due.append((deadline_ms, 2 if late.parked else 1, late.seq, late.waiter))
+    due.sort()
+    for _, together in groupby(due, key=lambda each: each[0]):
+        timed_out: list[Holder] = []
+        for _, kind, _, holder in together:
+            if kind == 0:
+                lease = room.leases.get(holder)
+                if lease is not None and _is_over(state, lease):
+                    leases.expire(state, room, lease)
                 continue
-            if wait_now.parked:
-                waiting.time_out(state, room, wait_now)
-            else:
-                waiting.die(state, room, wait_now)
+            wait = _wait_due(state, room, holder)
+            if wait is not None and wait.parked:
+                timed_out.append(holder)
+            elif wait is not None:
+                state.end_wait(room, wait)
+        # Served only when all that ends at this instant has ended: a reader whose own lease ends with
+        # those it waited for has lost it, and does not go on from it.
         waiting.serve(state, room)
+        for holder in timed_out:
+            wait = _wait_due(state, room, holder)
+            if wait is not None:
+                waiting.time_out(state, room, wait)
+                waiting.serve(state, room)
     waiting.serve(state, room)
     state.rearm(room, waiting.kept_until_boot_ms(room))
+
+
+def _wait_due(state: State, room: Room, waiter: Holder) -> Wait | None:
+    """This waiter's wait, unless it was served or put off by what happened just before."""
+    wait = room.waits.get(waiter)
+    if wait is None or deadline_boot_ms(wait, state.terms.lease_ms) > state.now.boot_ms:
+        return None
+    return wait
 
 
 def _is_over(state: State, lease: Lease) -> bool:
@@ -224,7 +242,14 @@ def acquire(
     mine = room.leases.get(asker)
     if mine is not None and not _goes_further(mine, command.access):
         return _renewed(state, room, mine, command)
-    if room.has_parked() and not room.stands_ahead_of_parked(room.waits.get(asker)):
+    place = room.waits.get(asker)
+    if place is not None and place.parked and command.access is not None:
+        # It may be served in a moment, and then with enough for what is asked for now.
+        access = waiting.access_of_place(command.access, place.parked)
+        if access != "read":
+            place = msgspec.structs.replace(place, access=access, asked_access=command.access)
+            state.put_wait(room, place)
+    if room.has_parked() and not room.stands_ahead_of_parked(place):
         waiting.serve(state, room, someone_else_asks=True)
         mine = room.leases.get(asker)
         if mine is not None and not _goes_further(mine, command.access):
@@ -233,15 +258,13 @@ def acquire(
     # Asking again without an access keeps the mode, of a place in the queue as of a lease.
     asked: Access = command.access or (place.access if place is not None else "write")
     access = waiting.access_of_place(asked, place.parked if place is not None else ())
-    blocking = blocking_leases(room, asker, access, place)
-    if not blocking and not _is_behind_a_writer(room, asker, access):
+    if not waiting.is_blocked(room, asker, access):
         if len(room.leases) >= HOLDERS_PER_RESOURCE_MAX:
             return TooMany("holders_of_one_resource", HOLDERS_PER_RESOURCE_MAX)
         if mine is None and state.counts(room.workspace).leases >= LEASES_PER_WORKSPACE_MAX:
             return TooMany("leases", LEASES_PER_WORKSPACE_MAX)
-        lease = waiting.grant(state, room, asker, access, command.note, ask.jti)
-        return Granted(leases.view(state, lease))
-    deadlock = find_cycle(state, room, asker, blocking)
+        return waiting.grant(state, room, asker, access, command.note, ask.jti)
+    deadlock = find_cycle(state, room, asker, blocking_leases(room, asker, access, place))
     if deadlock is not None:
         waiting.refuse_deadlock(state, room, asker, deadlock, ask.jti)
         return deadlock
@@ -256,13 +279,6 @@ def _goes_further(mine: Lease, access: Access | None) -> bool:
 def _renewed(state: State, room: Room, lease: Lease, command: Acquire) -> Granted:
     renewed = leases.renew(state, room, lease, command.note)
     return Granted(leases.view(state, renewed), True, len(room.waits))
-
-
-def _is_behind_a_writer(room: Room, asker: Holder, access: Access) -> bool:
-    """While readers hold, no new reader overtakes a waiting writer."""
-    if access != "read" or not room.leases:
-        return False
-    return any(writer.waiter != asker for writer in room.writers_ahead(room.waits.get(asker), 2))
 
 
 def _queue(
@@ -373,24 +389,24 @@ def dismiss(state: State, pending: Pending) -> None:
         waiting.serve(state, room)
 
 
-def bury(state: State, process_id: str) -> None:
-    """This process is proven dead: everything that it kept open is withdrawn or undone.
+def bury(state: State, dead: Collection[str]) -> None:
+    """These processes are proven dead: everything that they kept open is withdrawn or undone.
 
     All of it first, and only then is anything handed on: not to another request of the dead.
     """
-    rooms = [state.room(*place) for place in state.rows.places_of_process(process_id)]
+    rooms = [state.room(*place) for place in state.rows.places_kept_open_by(dead)]
     for room in rooms:
         parked = [
             (wait.waiter, request.request_id)
             for wait in room.waits.values()
             for request in wait.parked
-            if request.process_id == process_id
+            if request.process_id in dead
         ]
         handed = [
             (lease.holder, request.request_id)
             for lease in room.leases.values()
             for request in lease.handed
-            if request.process_id == process_id
+            if request.process_id in dead
         ]
         for holder, request_id in parked + handed:
             waiting.hang_up(state, room, holder, request_id)

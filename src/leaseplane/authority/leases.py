@@ -81,6 +81,7 @@ def renew(state: State, room: Room, lease: Lease, note: str | None) -> Lease:
         note=lease.note if note is None else note,
         # Whoever renews it has it, even if the hand-over's own answer is still on its way.
         handed=(),
+        gone=(),
         upgraded_from=None,
     )
     state.put_lease(room, renewed)
@@ -89,7 +90,7 @@ def renew(state: State, room: Room, lease: Lease, note: str | None) -> Lease:
 
 def mark(state: State, room: Room, lease: Lease) -> None:
     """A hand-over's answer is about to leave: from here on the lease stands like any other."""
-    state.put_lease(room, msgspec.structs.replace(lease, handed=(), upgraded_from=None))
+    state.put_lease(room, msgspec.structs.replace(lease, handed=(), gone=(), upgraded_from=None))
 
 
 def release(state: State, room: Room, lease: Lease, jti: str) -> int:

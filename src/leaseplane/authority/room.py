@@ -147,10 +147,6 @@ class Room:
         overtaken = sum(1 for seq in self._upgraders if seq > wait.seq)
         return 1 + bisect_left(self._seqs, wait.seq) + overtaken
 
-    def is_upgrading(self, wait: Wait) -> bool:
-        """Whether this waiter holds the resource already and wants a stronger access to it."""
-        return wait.seq in self._upgraders
-
     def has_parked(self) -> bool:
         return bool(self._parked_seqs)
 

@@ -5,12 +5,13 @@ Between transactions it may be kept as a cache, as long as nobody else has writt
 it is changed, so that memory and `Rows` never disagree about what is not yet applied.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from leaseplane.limits import (
     DEADLOCKS_LISTED_PER_WORKSPACE_MAX,
+    FENCE_CLOCK_US_MAX,
     IDEMPOTENCY_KEPT_MS,
     ROOMS_CACHED_MAX,
     TRUST_START_HALVES,
@@ -156,10 +157,13 @@ class State:
 
     def next_fence(self) -> int:
         """Larger than every fence before it. The wall clock is its floor, so that a plane whose folder
-        was restored from a backup or copied does not fall back."""
+        was restored from a backup or copied does not fall back. In microseconds: a million grants a
+        second are never reached, so the fences never run ahead of the clock."""
         if self._last_fence is None:
             self._last_fence = self.rows.last_fence()
-        self._last_fence = max(self._last_fence + 1, self.now.wall_ms)
+        floor_us = self.now.wall_ms * 1000
+        # A clock that was set centuries ahead must not use the fences up.
+        self._last_fence = max(self._last_fence + 1, floor_us if floor_us < FENCE_CLOCK_US_MAX else 0)
         assert self._last_fence <= WHOLE_NUMBER_MAX, "the fences are used up"
         self.changes.last_fence = self._last_fence
         return self._last_fence
@@ -313,12 +317,10 @@ class State:
     def drop_expired_idempotency(self, most: int) -> int:
         """Remove records that are no longer kept; returns how many."""
         self.apply()
-        expired: Iterable[tuple[str, IdempotencyScope]] = list(
-            self.rows.idempotency_expired(self.now.boot_ms, most)
-        )
+        expired = list(self.rows.idempotency_expired(self.now.boot_ms, most))
         for workspace, scope in expired:
             self.put_idempotency(workspace, scope, None)
-        return len(list(expired))
+        return len(expired)
 
     def deliver(self, room: Room, parked: Parked, reply: Reply) -> None:
         """Send the reply to a parked request on its way."""

@@ -25,6 +25,7 @@ from leaseplane.model import (
     Held,
     Holder,
     Lease,
+    LeaseView,
     Outcome,
     Parked,
     Reply,
@@ -149,15 +150,14 @@ def withdraw(state: State, room: Room, wait: Wait) -> None:
     serve(state, room)
 
 
-def die(state: State, room: Room, wait: Wait) -> None:
-    """One lease term has passed without another ask: the place is given up."""
-    assert not wait.parked, "a parked wait is alive"
-    state.end_wait(room, wait)
-    serve(state, room)
-
-
 def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock, jti: str) -> None:
     """Record a refusal as deadlock: the waiter's place ends, and the pair is listed for a while."""
+    if _end_as_deadlock(state, room, waiter, deadlock, jti):
+        serve(state, room)
+
+
+def _end_as_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock, jti: str) -> bool:
+    """True where this ended a place in the queue: then `serve` has to be called next."""
     wait = room.waits.get(waiter)
     parked = wait.parked if wait else ()
     # One event for each receipt that will say `deadlock`, so that each of them can be proven.
@@ -188,29 +188,39 @@ def refuse_deadlock(state: State, room: Room, waiter: Holder, deadlock: Deadlock
     if wait is not None:
         deliver(state, room, parked, deadlock)
         state.end_wait(room, wait)
-        serve(state, room)
+    return wait is not None
 
 
 def time_out(state: State, room: Room, wait: Wait) -> None:
-    """Requests whose `maxWaitMs` is over are answered. It counts as an ask, so the place is kept, and a
-    resource that is only kept for pollers goes to the first parked one, as at any other ask."""
+    """Requests whose `maxWaitMs` is over are answered, the oldest first. Each counts as an ask: it is
+    granted where it can be by now, and keeps its place otherwise. A resource that is only kept for
+    pollers goes to the first parked one, as at any other ask."""
     serve(state, room, someone_else_asks=True)
-    if room.waits.get(wait.waiter) is not wait:
-        return
-    over = tuple(request for request in wait.parked if request.until_boot_ms <= state.now.boot_ms)
-    left = tuple(request for request in wait.parked if request not in over)
-    wait = msgspec.structs.replace(
-        wait,
-        access=access_of_place(over[-1].access, left),
-        asked_access=over[-1].access,
-        parked=left,
-        asked_boot_ms=state.now.boot_ms,
-        asked_wall_ms=state.now.wall_ms,
-    )
-    state.put_wait(room, wait)
-    told = refusal(state, room, wait, over[0].jti)
-    _told(state, room, wait, told)
-    deliver(state, room, over, told)
+    over = [request for request in wait.parked if request.until_boot_ms <= state.now.boot_ms]
+    for jti in dict.fromkeys(request.jti for request in over):
+        place = room.waits.get(wait.waiter)
+        if place is None or all(request.jti != jti for request in place.parked):
+            return
+        # Repeats under one Idempotency-Key share their receipt's id, and with it their answer.
+        asking = tuple(request for request in place.parked if request.jti == jti)
+        left = tuple(request for request in place.parked if request.jti != jti)
+        place = msgspec.structs.replace(
+            place,
+            access=access_of_place(asking[0].access, left),
+            asked_access=asking[0].access,
+            asked_boot_ms=state.now.boot_ms,
+            asked_wall_ms=state.now.wall_ms,
+            parked=left,
+        )
+        if is_blocked(room, place.waiter, place.access):
+            state.put_wait(room, place)
+            told = refusal(state, room, place, jti)
+            _told(state, room, place, told)
+            deliver(state, room, asking, told)
+        else:
+            place = msgspec.structs.replace(place, parked=(*asking, *left))
+            state.put_wait(room, place)
+            hand_over(state, room, place)
 
 
 def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
@@ -223,14 +233,13 @@ def hang_up(state: State, room: Room, holder: Holder, request_id: str) -> None:
             _drop_parked(state, room, wait, request)
             return
     lease = room.leases.get(holder)
-    if lease is None:
+    if lease is None or all(request.request_id != request_id for request in lease.handed):
         return
-    others = tuple(request for request in lease.handed if request.request_id != request_id)
-    if len(others) < len(lease.handed):
-        if others:
-            state.put_lease(room, msgspec.structs.replace(lease, handed=others))
-        else:
-            leases.undo(state, room, lease)
+    gone = (*lease.gone, request_id)
+    if all(request.request_id in gone for request in lease.handed):
+        leases.undo(state, room, lease)
+    else:
+        state.put_lease(room, msgspec.structs.replace(lease, gone=gone))
 
 
 def _drop_parked(state: State, room: Room, wait: Wait, gone: Parked) -> None:
@@ -249,42 +258,65 @@ def _drop_parked(state: State, room: Room, wait: Wait, gone: Parked) -> None:
 # -- granting ----------------------------------------------------------------------------------
 
 
-def grant(state: State, room: Room, holder: Holder, access: Access, note: str | None, jti: str) -> Lease:
-    """Grant directly to one who asks now. Requests that it has parked here are answered as renewals."""
+def is_blocked(room: Room, holder: Holder, access: Access) -> bool:
+    """Whether this access cannot be granted now: it collides, or would overtake a waiting writer while
+    readers hold."""
+    if room.leases_colliding(holder, access):
+        return True
+    if access != "read" or not room.leases:
+        return False
+    return any(writer.waiter != holder for writer in room.writers_ahead(room.waits.get(holder), 2))
+
+
+def grant(state: State, room: Room, holder: Holder, access: Access, note: str | None, jti: str) -> Granted:
+    """Grant to one who asks now. Where it has parked requests here, too, the oldest of them is answered
+    with the grant, and the others and this ask as renewals."""
     wait = room.waits.get(holder)
     if wait is not None:
         state.end_wait(room, wait)
-    lease = leases.begin(state, room, holder, access, note, jti)
-    if wait is not None:
-        deliver(state, room, wait.parked, Granted(leases.view(state, lease), True, len(room.waits)))
-    _close_cycles(state, room, lease)
-    if wait is not None:
+    parked = wait.parked if wait is not None else ()
+    lease = leases.begin(state, room, holder, access, note, parked[0].jti if parked else jti)
+    view = leases.view(state, lease)
+    renewal = Granted(view, True, len(room.waits))
+    _deliver_grant(state, room, parked, view)
+    if _close_cycles(state, room, lease) or wait is not None:
         # A place has ended: readers who stood behind it may be let in to this reader.
         serve(state, room)
-    return lease
+    return renewal if parked else Granted(view)
 
 
 def hand_over(state: State, room: Room, wait: Wait) -> None:
-    """Grant to a place of parked requests: the oldest is answered with the grant, others as renewals."""
-    first = wait.parked[0]
+    """Grant to a place of parked requests. Call `serve` next, or go on with it."""
     state.end_wait(room, wait)
+    first = wait.parked[0]
     lease = leases.begin(state, room, wait.waiter, wait.access, wait.note, first.jti, wait.parked)
-    view = leases.view(state, lease)
-    for request in wait.parked:
-        repeat = request.jti == first.jti
-        deliver(state, room, (request,), Granted(view) if repeat else Granted(view, True, len(room.waits)))
+    _deliver_grant(state, room, wait.parked, leases.view(state, lease))
     _close_cycles(state, room, lease)
 
 
-def _close_cycles(state: State, room: Room, granted: Lease) -> None:
-    """A grant may close a cycle: the waits on it for what was granted end, and the grant stands."""
+def _deliver_grant(state: State, room: Room, parked: tuple[Parked, ...], view: LeaseView) -> None:
+    """The oldest request, and whatever repeats it, is answered with the grant, the others as renewals."""
+    for request in parked:
+        is_first = request.jti == parked[0].jti
+        outcome = Granted(view) if is_first else Granted(view, True, len(room.waits))
+        deliver(state, room, (request,), outcome)
+
+
+def _close_cycles(state: State, room: Room, granted: Lease) -> bool:
+    """A grant may close a cycle: the waits on it for what was granted end, and the grant stands.
+
+    True where a place in the queue ended. It does not serve whom that lets in: their grants may close
+    cycles in turn, and a thousand of them one inside the other would go deeper than Python's stack.
+    """
+    has_ended = False
     while (closed := wait_closed_by(state, room, granted)) is not None:
         wait, deadlock = closed
         if wait.parked:
-            refuse_deadlock(state, room, wait.waiter, deadlock, wait.parked[0].jti)
+            has_ended |= _end_as_deadlock(state, room, wait.waiter, deadlock, wait.parked[0].jti)
         else:
             # A poller is told at its next ask, which is decided afresh; until then it is no edge.
             state.put_wait(room, msgspec.structs.replace(wait, edge=False))
+    return has_ended
 
 
 def serve(state: State, room: Room, *, someone_else_asks: bool = False) -> None:
@@ -325,6 +357,9 @@ def _first_parked_grantable(room: Room, passed: set[int]) -> tuple[Wait | None, 
             continue
         if room.leases_colliding(wait.waiter, wait.access):
             # Nobody overtakes one who cannot be served yet.
+            return None, None, []
+        if room.leases and wait.access != "read" and not wait.parked:
+            # The only reader, who polls to go on to write: while readers hold, no reader overtakes it.
             return None, None, []
         if wait.parked:
             pollers = [poller for poller in pollers if collides(room.semantics, poller.access, wait.access)]

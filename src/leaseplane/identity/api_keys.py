@@ -10,7 +10,6 @@ alarm. What is stored is a keyed hash (BLAKE2b, RFC 7693) under a secret that li
 and not in it, so that a copy of the database alone neither holds a key nor lets one be tested.
 """
 
-import hmac
 import os
 import re
 import stat
@@ -20,6 +19,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+from leaseplane.private_file import sync_folder, write_new
+from leaseplane.secret import Secret
 from leaseplane.store.folder import FolderRefused
 
 PREFIX: Final = "lpk_"
@@ -40,29 +41,6 @@ RandomBytes = Callable[[int], bytes]
 
 assert len(_SECRET_DIGITS) ** _SECRET_CHARS >= 2 ** (8 * _SECRET_BYTES)
 assert len(_SECRET_DIGITS) ** _CHECK_CHARS >= 2**32
-
-
-class Secret:
-    """A text that no log, traceback or representation shows; `reveal()` is for where it is shown once."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        return self._text
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
-
-    __str__ = __repr__
-
-    def __format__(self, format_spec: str) -> str:
-        return repr(self)
-
-    def __reduce__(self) -> str:
-        raise TypeError("a secret is not pickled")
 
 
 class ApiKeyMalformed(ValueError):
@@ -125,11 +103,6 @@ class KeyHash:
         return "KeyHash(…)"
 
 
-def same_hash(one: bytes, other: bytes) -> bool:
-    """Whether two hashes are the same, in a time that does not tell where they differ."""
-    return hmac.compare_digest(one, other)
-
-
 def load_key_hash(keys_folder: Path, random_bytes: RandomBytes) -> KeyHash:
     """The plane's keyed hash, its secret in `keys_folder/api-keys.secret`, made on first use.
 
@@ -146,7 +119,7 @@ def load_key_hash(keys_folder: Path, random_bytes: RandomBytes) -> KeyHash:
             pass
         finally:
             draft.unlink()
-        _sync_folder(keys_folder)
+        sync_folder(keys_folder)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         path.chmod(0o600)
     secret = path.read_bytes()
@@ -163,29 +136,11 @@ def keep_api_key(path: Path, api_key: Secret, random_bytes: RandomBytes) -> None
     except OSError:
         draft.unlink()
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _write_draft(beside: Path, content: bytes, random_bytes: RandomBytes) -> Path:
-    """Write a new file beside `beside`, of mode 0600 from its first instant, durable; answer its path."""
+    """Write a private file beside `beside`, under a name of its own; answer its path."""
     draft = beside.with_name(f".{beside.name}.{random_bytes(8).hex()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            # The umask can only have taken rights away, the owner's own among them.
-            os.fchmod(file.fileno(), 0o600)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    write_new(draft, content)
     return draft
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

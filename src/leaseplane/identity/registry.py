@@ -9,6 +9,7 @@ A copy of the file without `keys/api-keys.secret` neither holds an API key nor l
 another secret beside it no key would ever fit, so it is refused.
 """
 
+import hmac
 import os
 import sqlite3
 from pathlib import Path
@@ -20,12 +21,10 @@ from leaseplane.dids import check_actor, public_key_of
 from leaseplane.identity.api_keys import (
     KeyHash,
     RandomBytes,
-    Secret,
     keep_api_key,
     key_id_of,
     load_key_hash,
     mint_api_key,
-    same_hash,
 )
 from leaseplane.limits import (
     AGENTS_PER_WORKSPACE_MAX,
@@ -37,6 +36,7 @@ from leaseplane.limits import (
 )
 from leaseplane.model import AuthorityUnavailable, Moment, OutcomeUnknown
 from leaseplane.resources import check_label, check_workspace
+from leaseplane.secret import Secret
 from leaseplane.store.database import (
     PATIENCE,
     Database,
@@ -253,8 +253,9 @@ class Registry:
     def keys(self, workspace: str | None = None) -> list[KeyRecord]:
         """The API keys of one workspace or of all, revoked ones too, oldest first. No secrets."""
         rows = self._rows(
-            f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE ?1 IS NULL OR workspace = ?1 "  # noqa: S608
+            f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE ? IS NULL OR workspace = ? "  # noqa: S608
             "ORDER BY workspace, created_wall_ms, key_id",
+            workspace,
             workspace,
         )
         return [KeyRecord(*row) for row in rows]
@@ -267,9 +268,9 @@ class Registry:
         """
         with immediately(self._connection, patience=_PATIENCE):
             self._connection.execute(
-                "UPDATE api_keys SET revoked_wall_ms = ?1 WHERE key_id = ?2 AND revoked_wall_ms IS NULL "
-                "AND (?3 IS NULL OR workspace = ?3)",
-                (now_wall_ms, key_id, workspace),
+                "UPDATE api_keys SET revoked_wall_ms = ? WHERE key_id = ? AND revoked_wall_ms IS NULL "
+                "AND (? IS NULL OR workspace = ?)",
+                (now_wall_ms, key_id, workspace, workspace),
             )
             record = self._key(key_id)
             if record is None or workspace not in (None, record.workspace):
@@ -284,7 +285,7 @@ class Registry:
         """
         key_id = key_id_of(api_key)
         rows = self._rows(f"SELECT hash, {_KEY_COLUMNS} FROM api_keys WHERE key_id = ?", key_id)  # noqa: S608
-        if not rows or not same_hash(rows[0][0], self.key_hash(api_key.encode("ascii"))):
+        if not rows or not hmac.compare_digest(rows[0][0], self.key_hash(api_key.encode("ascii"))):
             return None
         return KeyRecord(*rows[0][1:])
 
@@ -332,8 +333,9 @@ class Registry:
     def agents(self, workspace: str | None = None) -> list[Agent]:
         """The agents admitted to one workspace or to all, by DID."""
         rows = self._rows(
-            "SELECT did, workspace, admitted_wall_ms FROM agents WHERE ?1 IS NULL OR workspace = ?1 "
+            "SELECT did, workspace, admitted_wall_ms FROM agents WHERE ? IS NULL OR workspace = ? "
             "ORDER BY workspace, did",
+            workspace,
             workspace,
         )
         return [Agent(*row) for row in rows]
@@ -359,7 +361,7 @@ class Registry:
                 # Stamps ahead of the clock are from before a restart: without a new one they would stay
                 # for as long as the machine then had been running.
                 self._connection.execute(
-                    "UPDATE nonces SET spent_boot_ms = ?1 WHERE spent_boot_ms > ?1", (now.boot_ms,)
+                    "UPDATE nonces SET spent_boot_ms = ? WHERE spent_boot_ms > ?", (now.boot_ms, now.boot_ms)
                 )
                 # More than one at a time, so that the table shrinks; few, so that nobody waits for it.
                 self._connection.execute(

@@ -70,7 +70,11 @@ def _no_constant(name: str) -> NoReturn:
     raise NotStrictJson(f"it holds {name}")
 
 
-def _is_deeper_than(text: str, depth_max: int) -> bool:
+def nests_deeper_than(text: str, depth_max: int) -> bool:
+    """Whether objects and lists are nested deeper in this text, whatever it is. Linear, and cheap where
+    there are too few brackets for it."""
+    if text.count("{") + text.count("[") <= depth_max:
+        return False
     depth = 0
     for match in _BRACKETS.finditer(text):
         bracket = match.group()
@@ -95,7 +99,7 @@ def read_strict(data: bytes, *, floats: bool = True, depth_max: int = limits.JSO
     except UnicodeDecodeError:
         raise NotStrictJson("it is not UTF-8") from None
     # Measured before it is parsed: the parser recurses, and how deep it may is the caller's stack.
-    if _is_deeper_than(text, depth_max):
+    if nests_deeper_than(text, depth_max):
         raise NotStrictJson(f"it is nested deeper than {depth_max}")
     try:
         value: object = json.loads(

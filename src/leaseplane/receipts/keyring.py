@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from msgspec import UNSET, UnsetType
 
 from leaseplane import limits
+from leaseplane.private_file import sync_folder, write_new
 from leaseplane.receipts import base64url
 from leaseplane.receipts.issue import Signer, check_issuer
 from leaseplane.receipts.jwk import UnusableKey, ed25519_thumbprint, public_key_of
@@ -301,7 +302,7 @@ class Keyring:
         for path in self._folder.glob("signing-*"):
             if path != self._private_path(key):
                 path.unlink()
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
 
 @contextlib.contextmanager
@@ -316,22 +317,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _write_durably(path: Path, content: bytes) -> None:
-    """Put a file of mode 0600 in place, complete and on the disk. The caller holds the lock."""
+    """Put a private file in place, complete and on the disk. The caller holds the lock."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.unlink(missing_ok=True)
-    # The mode is the file's from its first instant; O_EXCL so that nobody's link is followed.
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:  # noqa: PTH123  # it is a descriptor, not a path
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
+    write_new(unfinished, content)
     unfinished.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)

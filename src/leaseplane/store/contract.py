@@ -5,7 +5,7 @@ A store knows rows, not rules. Inside one transaction it answers the reads of `R
 another transaction, so nothing decided is shown to anyone before the commit is known to stand.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 import msgspec
@@ -172,8 +172,8 @@ class Rows(Protocol):
         """The resources whose alarm is due at this time, earliest first."""
         ...
 
-    def places_of_process(self, process_id: str) -> list[Place]:
-        """Where this process keeps parked requests, or was handed a lease that is not marked yet."""
+    def places_kept_open_by(self, process_ids: Collection[str]) -> list[Place]:
+        """Where these processes keep parked requests, or were handed a lease that is not marked yet."""
         ...
 
     def last_fence(self) -> int: ...

@@ -39,6 +39,7 @@ from leaseplane.limits import (
     WAL_KEPT_BYTES_MAX,
 )
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
+from leaseplane.private_file import sync_folder
 from leaseplane.store.folder import FolderRefused
 
 _T = TypeVar("_T")
@@ -174,7 +175,8 @@ def _make_private(path: Path) -> tuple[int, int]:
             else:
                 os.fchmod(descriptor, 0o600)
                 os.close(descriptor)
-                _sync_folder(path.parent)
+                # Else a power loss could take the name away, and all that was committed with it.
+                sync_folder(path.parent)
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise FolderRefused(f"{path} is not a regular file; move it away or name another data folder")
@@ -190,15 +192,6 @@ def _make_private(path: Path) -> tuple[int, int]:
         if not path.parent.is_dir():
             raise AuthorityUnavailable(f"the data folder {path.parent} does not exist") from error
         raise AuthorityUnavailable(f"{path} cannot be opened: {error.strerror}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    # Without this a power loss could take the new file's name away, and all that was committed with it.
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _connect(path: Path, identity: tuple[int, int]) -> Database:

@@ -37,6 +37,7 @@ MIGRATIONS: Final = (
         ends_wall_ms INTEGER NOT NULL,
         note TEXT,
         handed BLOB,
+        gone TEXT,
         upgraded_from BLOB,
         PRIMARY KEY (workspace, resource, actor, instance)
     ) WITHOUT ROWID;

@@ -7,15 +7,25 @@ trusted.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from leaseplane.limits import OUTBOX_EVENTS_MAX, OUTBOX_TRIM_EVENTS
-from leaseplane.model import AuthorityUnavailable, Holder, IdempotencyScope, Lease, Node, Parked, Trust, Wait
+from leaseplane.limits import IDEMPOTENCY_KEPT_MS, OUTBOX_EVENTS_MAX, OUTBOX_TRIM_EVENTS
+from leaseplane.model import (
+    AuthorityUnavailable,
+    Holder,
+    IdempotencyScope,
+    Lease,
+    Moment,
+    Node,
+    Parked,
+    Trust,
+    Wait,
+)
 from leaseplane.store import database
 from leaseplane.store.contract import (
     Changes,
@@ -38,7 +48,7 @@ _delivery_of = msgspec.msgpack.Decoder(Delivery).decode
 
 _LEASE_COLUMNS = (
     "workspace, resource, actor, instance, lease_id, access, fence, granted_wall_ms, granted_boot_ms, "
-    "ends_boot_ms, ends_wall_ms, note, handed, upgraded_from"
+    "ends_boot_ms, ends_wall_ms, note, handed, gone, upgraded_from"
 )
 _WAIT_COLUMNS = (
     "workspace, resource, actor, instance, root, access, asked_access, seq, since_wall_ms, asked_wall_ms, "
@@ -137,9 +147,16 @@ class SqliteStore:
             (*place, most),
         ).fetchall()
 
-    def renew_idempotency(self, expires_boot_ms: int) -> None:
-        """Give every idempotency record this end: the clock that its own was counted on is gone."""
-        self._connection.execute("UPDATE idempotency SET expires_boot_ms = ?", (expires_boot_ms,))
+    def forget_boot(self, now: Moment, lease_ms: int) -> None:
+        """The clock that ends were counted on is gone. Idempotency records are kept for a full time from
+        now; deadlock pairs, which only inform, for what the wall clock says is left of theirs."""
+        self._connection.execute(
+            "UPDATE idempotency SET expires_boot_ms = ?", (now.boot_ms + IDEMPOTENCY_KEPT_MS,)
+        )
+        self._connection.execute(
+            "UPDATE deadlocks SET until_boot_ms = ? + max(0, min(?, at_wall_ms + ? - ?))",
+            (now.boot_ms, lease_ms, lease_ms, now.wall_ms),
+        )
 
     def take_deliveries(self) -> list[Delivery]:
         """Replies that other processes decided for requests parked by this one; they are removed."""
@@ -156,9 +173,11 @@ class SqliteStore:
             ).fetchone()
         return row is not None
 
-    def drop_deliveries_of(self, process_id: str) -> None:
-        """Forget replies for a process that is dead."""
-        self._connection.execute("DELETE FROM deliveries WHERE process_id = ?", (process_id,))
+    def drop_deliveries_of(self, process_ids: Collection[str]) -> None:
+        """Forget replies for processes that are dead."""
+        self._connection.executemany(
+            "DELETE FROM deliveries WHERE process_id = ?", [(process_id,) for process_id in process_ids]
+        )
 
     def parking_processes(self) -> set[str]:
         """Every process that keeps parked requests, or was handed a lease that is not marked yet."""
@@ -256,12 +275,12 @@ class SqliteStore:
             (boot_ms, most),
         ).fetchall()
 
-    def places_of_process(self, process_id: str) -> list[Place]:
+    def places_kept_open_by(self, process_ids: Collection[str]) -> list[Place]:
         return sorted(
             {
                 (workspace, resource)
                 for workspace, resource, requests in self._kept_open()
-                if any(request.process_id == process_id for request in requests)
+                if any(request.process_id in process_ids for request in requests)
             }
         )
 
@@ -276,7 +295,7 @@ class SqliteStore:
     def apply(self, changes: Changes) -> None:
         many = self._connection.executemany
         if changes.leases:
-            _write(self._connection, "leases", 14, _KEY, changes.leases, _lease_row, _holder_key)
+            _write(self._connection, "leases", 15, _KEY, changes.leases, _lease_row, _holder_key)
         if changes.waits:
             _write(self._connection, "waits", 15, _KEY, changes.waits, _wait_row, _holder_key)
         if changes.rooms:
@@ -399,6 +418,7 @@ def _lease_row(key: Any, lease: Lease) -> tuple[Any, ...]:
         lease.ends_wall_ms,
         lease.note,
         _pack(lease.handed) if lease.handed else None,
+        " ".join(lease.gone) or None,
         None if lease.upgraded_from is None else _pack(lease.upgraded_from),
     )
 
@@ -417,7 +437,8 @@ def _read_lease(row: tuple[Any, ...]) -> Lease:
         ends_wall_ms=row[10],
         note=row[11],
         handed=() if row[12] is None else _parked_of(row[12]),
-        upgraded_from=None if row[13] is None else _lease_of(row[13]),
+        gone=tuple(row[13].split()) if row[13] else (),
+        upgraded_from=None if row[14] is None else _lease_of(row[14]),
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
-from leaseplane.settings import Secret
+from leaseplane.secret import Secret
 from leaseplane.surfaces.cli.remote import Remote
 
 KEY = Secret("lpk_very_secret")

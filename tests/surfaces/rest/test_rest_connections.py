@@ -168,6 +168,17 @@ def test_an_endless_header_ends(scripted: Server, engine: ScriptedEngine, part: 
     assert 2_000 * len(part) > 4 * HEAD_BYTES_MAX
 
 
+def test_a_header_over_its_bound_is_refused_though_it_comes_at_once(
+    scripted: Server, engine: ScriptedEngine
+) -> None:
+    wire = scripted.wire()
+    wire.send(scripted.request("GET", "/healthz", x_filler="y" * HEAD_BYTES_MAX))
+    response = wire.response() or pytest.fail()
+    assert (response.status, response.json["error"]) == (400, "invalid_request")
+    assert str(HEAD_BYTES_MAX) in response.json["message"]
+    assert wire.is_closed()
+
+
 def test_a_long_header_that_is_within_its_bound_is_read(scripted: Server, engine: ScriptedEngine) -> None:
     assert scripted.ask("GET", "/healthz", x_filler="y" * 40_000).status == 200
 
@@ -217,7 +228,12 @@ def test_requests_sent_ahead_are_answered_in_order(scripted: Server, engine: Scr
     assert [(wire.response() or pytest.fail()).status for _ in targets] == [200, 200, 404, 405]
 
 
-def test_more_requests_ahead_than_anyone_needs_are_not_kept(scripted: Server, engine: ScriptedEngine) -> None:
+def test_more_requests_ahead_than_anyone_needs_are_not_kept(
+    scripted: Server, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    flood = scripted.wire()
+    flood.send(scripted.request("GET", "/healthz", key=None) * (PIPELINED_MAX + 2))
+    flood.is_closed()
     engine.parks = True
     wire = scripted.wire()
     wire.send(scripted.request("POST", LEASE, PARKING))
@@ -225,6 +241,8 @@ def test_more_requests_ahead_than_anyone_needs_are_not_kept(scripted: Server, en
     wire.send(scripted.request("GET", "/healthz") * (PIPELINED_MAX + 2))
     assert wire.is_closed()
     assert engine.hung_up.wait(1)
+    # Strangers can do this as often as they like, and shall not write the log by it.
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])

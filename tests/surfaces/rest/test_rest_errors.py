@@ -153,6 +153,23 @@ def test_health_readiness_and_metrics(scripted: Server, engine: ScriptedEngine) 
     assert "leaseplane_transactions_total 3.0" in text and "leaseplane_parked_now 0.0" in text
 
 
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "text/plain; version=x",
+        "application/openmetrics-text; version=1.x",
+        "application/openmetrics-text; version=2.x",
+        "text/plain; version=\u00b2",
+        "\u00ff",
+    ],
+)
+def test_metrics_are_shown_whatever_accept_holds(
+    scripted: Server, engine: ScriptedEngine, accept: str
+) -> None:
+    response = scripted.ask("GET", "/metrics", key=None, accept=accept)
+    assert response.status == 200 and b"leaseplane_parked_now" in response.body
+
+
 def counted(server: Server, operation: str, result: str) -> float:
     line = f'leaseplane_rest_answers_total{{operation="{operation}",result="{result}"}} '
     text = server.ask("GET", "/metrics", key=None).body.decode()

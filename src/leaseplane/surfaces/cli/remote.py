@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from leaseplane.limits import ANSWER_BYTES_MAX
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
-from leaseplane.settings import Secret
+from leaseplane.secret import Secret
 
 TIMEOUT_S: Final = 15.0
 """Longer than a server keeps trying for a busy database."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import re
 from functools import partial
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import httptools
@@ -42,7 +43,12 @@ CONNECTION_IN_SCOPE: Final = "leaseplane.connection"
 """Where the surface finds, in the ASGI scope, the connection that can take a whole response at once."""
 
 _FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
+_HEAD_TOO_LONG: Final = refuse("invalid_request", f"The request's header is over {HEAD_BYTES_MAX} bytes.")
 _ABSOLUTE_TARGET: Final = re.compile(rb"https?://([^/?#]+)/", re.IGNORECASE)
+
+
+class _HeadTooLong(Exception):
+    """Raised through the parser, which passes it on as the context of its own."""
 
 
 class ConnectionBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,8 +205,12 @@ class Connection(HttpToolsProtocol):
         self._message_is_new = False
         try:
             self._feed(data)
-        except httptools.HttpParserError:
-            self._refuse(refuse("invalid_request", "This is not an HTTP/1.1 request that can be read."))
+        except httptools.HttpParserError as error:
+            self._refuse(
+                _HEAD_TOO_LONG
+                if isinstance(error.__context__, _HeadTooLong)
+                else refuse("invalid_request", "This is not an HTTP/1.1 request that can be read.")
+            )
         else:
             if self.message_since is not None and not self._message_is_new:
                 self._count(len(data))
@@ -226,9 +236,7 @@ class Connection(HttpToolsProtocol):
         if self._within_head:
             self._head_bytes += size_bytes
             if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(
-                    refuse("invalid_request", f"The request's header is over {HEAD_BYTES_MAX} bytes.")
-                )
+                self._refuse(_HEAD_TOO_LONG)
         elif self._message_bytes > MESSAGE_BYTES_MAX:
             self.give_up()
 
@@ -255,6 +263,9 @@ class Connection(HttpToolsProtocol):
             return
         if self.parser.get_http_version() not in ("1.1", "1.0"):
             raise ValueError("a version that is not spoken here")
+        # Again, since what comes in one piece may be longer than that and has not been counted.
+        if len(self.url) + sum(map(len, chain.from_iterable(self.headers))) > HEAD_BYTES_MAX:
+            raise _HeadTooLong
         if not self.url.startswith(b"/"):
             self._check_absolute_target()
         super().on_headers_complete()
@@ -302,7 +313,10 @@ class Connection(HttpToolsProtocol):
         cycle = self._running
         if cycle is None or cycle.response_started or self.flow.write_paused:
             return False
-        if cycle.disconnected or self.transport.is_closing():
+        if self.transport.is_closing():
+            # uvicorn would take it for a fault of ours, and log it, that nothing was answered.
+            cycle.disconnected = True
+        if cycle.disconnected:
             return True
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False

@@ -39,8 +39,13 @@ class Metrics:
 
     def exposition(self, accept: str) -> tuple[bytes, bytes]:
         """The metrics as (content type, body), in the version of the format that `accept` prefers."""
-        encoder, content_type = choose_encoder(accept)
-        return content_type.encode(), encoder(self._registry)
+        try:
+            encoder, content_type = choose_encoder(accept)
+            return content_type.encode(), encoder(self._registry)
+        except (TypeError, ValueError):
+            # It compares the version that is asked for as numbers, and this one is not made of them.
+            encoder, content_type = choose_encoder("")
+            return content_type.encode(), encoder(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry when someone looks."""

@@ -38,7 +38,7 @@ SCHEMA: Final = "lock:db/schema"
 
 _GRANTED_WALL_MS: Final = 1_767_225_600_000
 _LEASE: Final = LeaseView(
-    lease_id="01KDVDNE00R8Z1V5M7N3QK4T2X",
+    lease_id="lease-19b76daa800",
     resource=DEPLOY,
     holder=Holder(ADA),
     granted_wall_ms=_GRANTED_WALL_MS,
@@ -59,7 +59,7 @@ OUTCOMES: Final[dict[type, Outcome]] = {
             note="rolling out 4.2",
             expires_wall_ms=_GRANTED_WALL_MS + 30_000,
             held_since_wall_ms=_GRANTED_WALL_MS,
-            holders=(Holder(ADA),),
+            holders=(),
             stampede=Stampede((BOB,), 50),
             position=1,
             retry_after_ms=42,

@@ -1,0 +1,54 @@
+"""What follows from one step may be a long chain. It has to end, and take no more stack than a short one."""
+
+from collections import Counter
+
+from tests.store.memory import MemoryRows
+
+from leaseplane.authority import decide
+from leaseplane.authority.state import State, Terms
+from leaseplane.clock import ManualClock
+from leaseplane.model import Acquire, Ask, Command, Pending, Principal, Release, Reply, RequestFacts
+from leaseplane.resources import SHARED_READ_STANDARD
+from leaseplane.store.contract import Delivery
+
+ANYONE = Principal("local", "local", "test")
+FACTS = RequestFacts("POST", "/api/v1/acp/coordination/lease", "0" * 64)
+
+
+class Rules:
+    """The rules on rows in memory, each request from a process of its own."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(1_000_000, 1_790_000_000_000)
+        self.state = State(Terms(30_000, 0, dict.fromkeys(SHARED_READ_STANDARD, "shared_read")))
+        self.rows = MemoryRows()
+        self.number = 0
+
+    def asked(self, command: Command) -> tuple[Reply | Pending, list[Delivery]]:
+        self.number += 1
+        name = f"{self.number:016x}"
+        self.state.begin(self.rows, self.clock.now())
+        assert decide.settle(self.state)
+        result = decide.decide(self.state, Ask(ANYONE, command, name, f"{name}.1", name, FACTS))
+        return result, self.state.end()
+
+
+def test_grants_that_end_waits_that_let_in_others_follow_each_other_without_nesting() -> None:
+    """Each reader that is let in closes a cycle with the writer behind it; that wait ends as `deadlock`,
+    which lets the next reader in. One inside the other, 250 of them were deeper than Python's stack,
+    and since time brings the same about, no transaction of the plane could be settled any more."""
+    pairs = 300
+    rules = Rules()
+    rules.asked(Acquire("file:r", "did:web:holder.example"))
+    for number in range(pairs):
+        reader, writer = f"did:web:r{number}.example", f"did:web:w{number}.example"
+        rules.asked(Acquire(f"lock:{number}", writer))
+        for command in (
+            Acquire(f"lock:{number}", reader, max_wait_ms=20_000),
+            Acquire("file:r", reader, access="read", max_wait_ms=20_000),
+            Acquire("file:r", writer, max_wait_ms=20_000),
+        ):
+            assert isinstance(rules.asked(command)[0], Pending)
+    _, deliveries = rules.asked(Release("file:r", "did:web:holder.example"))
+    told = Counter(type(delivery.reply.outcome).__name__ for delivery in deliveries)
+    assert told == {"Granted": pairs, "Deadlock": pairs}
