@@ -63,6 +63,19 @@ def test_nobody_holds_it(command: Command, running: Server, operator: dict[str, 
     for where in ({"LEASEPLANE_DATA": str(running.data)}, operator):
         refused = command("break", "lock:nobody", "--reason", "r", "--json", **where)
         assert (refused.status, refused.json["error"]) == (1, "not_held")
+        # The plane's own message is for the agent that thought it was the holder.
+        place = "the workspace of this API key" if where is operator else "the workspace local"
+        assert f"nobody holds lock:nobody in {place}; " in refused.complaint
+        assert refused.complaint == f"leaseplane break: {refused.json['message']}\n"
+
+
+def test_whose_workspace_it_was_looked_for_in(command: Command, running: Server) -> None:
+    data = str(running.data)
+    assert command("workspace", "create", "elsewhere", "--data", data).status == 0
+    refused = command("break", "lock:x", "--reason", "r", "--workspace", "elsewhere", "--data", data)
+    assert refused.complaint == (
+        "leaseplane break: nobody holds lock:x in the workspace elsewhere; name another with --workspace\n"
+    )
 
 
 def test_another_lease_is_left_alone(command: Command, running: Server, operator: dict[str, str]) -> None:
@@ -70,6 +83,7 @@ def test_another_lease_is_left_alone(command: Command, running: Server, operator
     for where in ({"LEASEPLANE_DATA": str(running.data)}, operator):
         refused = command("break", "lock:d", "--reason", "r", "--lease-id", "lease-0", "--json", **where)
         assert (refused.status, refused.json["error"]) == (1, "stale_lease")
+        assert "lease-0 is not a current lease of lock:d" in refused.complaint
     done = command("break", "lock:d", "--reason", "r", "--lease-id", lease_id, "--json", **operator)
     assert done.status == 0
     assert done.json["broken"][0]["leaseId"] == lease_id

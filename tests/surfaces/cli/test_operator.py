@@ -218,6 +218,32 @@ def test_a_mistyped_folder_is_told_and_not_made(
     assert not (tmp_path / "typo").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["workspace", "create", "w"],
+        ["workspace", "list"],
+        ["workspace", "agents"],
+        ["workspace", "admit", SIGNER, "--workspace", "local"],
+        ["workspace", "dismiss", SIGNER, "--workspace", "local"],
+        ["key", "list"],
+        ["key", "create", "--workspace", "local", "--any-actor"],
+        ["key", "revoke", "lpk_000000000000"],
+        ["key", "rotate-signing"],
+    ],
+    ids=" ".join,
+)
+def test_what_works_on_a_folder_is_not_done_in_place_of_a_server(
+    in_process: Command, running: Server, words: list[str]
+) -> None:
+    url = {"LEASEPLANE_URL": running.url, "LEASEPLANE_DATA": str(running.data)}
+    refused = in_process(*words, "--json", **url)
+    assert (refused.status, refused.json["error"]) == (2, "invalid_request")
+    assert "name the folder with --data" in refused.complaint
+    if words[-1] in ("list", "agents"):
+        assert in_process(*words, "--data", str(running.data), **url).status == 0
+
+
 def test_a_workspace_can_be_made_before_the_first_start(
     command: Command, serve: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -45,6 +45,8 @@ def _break(args: argparse.Namespace, terminal: Terminal) -> int:
     else:
         status, body = _ask_folder(args, terminal, members)
     answer = json.loads(body)
+    if (told := _to_an_operator(args, terminal, answer.get("error"))) is not None:
+        answer["message"] = told
     if args.json:
         terminal.say_json(answer)
     if status == 200:
@@ -57,6 +59,29 @@ def _break(args: argparse.Namespace, terminal: Terminal) -> int:
         return DONE
     terminal.remark(f"leaseplane break: {answer['message']}")
     return _EXIT_STATUS.get(status, UNREACHABLE if status >= 500 else REFUSED)
+
+
+def _to_an_operator(args: argparse.Namespace, terminal: Terminal, error: str | None) -> str | None:
+    """What a refusal means to whoever breaks a lease; None where the plane's own message says it.
+
+    The plane's is for the agent that thought it was the holder. No receipt states it: a break has none.
+    """
+    from leaseplane.identity.registry import LOCAL_WORKSPACE
+
+    asks_server = terminal.settings.url is not None and args.data is None
+    workspace = args.workspace or LOCAL_WORKSPACE
+    where = "the workspace of this API key" if asks_server else f"the workspace {workspace}"
+    elsewhere = "take a key of another" if asks_server else "name another with --workspace"
+    match error:
+        case "not_held":
+            return f"nobody holds {args.resource} in {where}; {elsewhere}"
+        case "stale_lease":
+            return (
+                f"{args.lease_id} is not a current lease of {args.resource} in {where}; nothing was ended, and "
+                "without --lease-id whatever lease there is ends"
+            )
+        case _:
+            return None
 
 
 _EXIT_STATUS = {400: USAGE, 413: USAGE}

@@ -12,7 +12,7 @@ from leaseplane.surfaces.cli.parser import (
     add_commands,
     add_data,
     add_json,
-    data_folder,
+    data_folder_alone,
 )
 from leaseplane.surfaces.cli.registry import check_workspace_exists, opened_registry
 from leaseplane.surfaces.cli.terminal import DONE, CommandRefused, Terminal, wrong_usage
@@ -27,7 +27,8 @@ def add_to(commands: Commands) -> None:
         commands,
         "key",
         "Make, list and revoke API keys, and rotate the signing key.",
-        "All of this works while the server runs. A revoked key is refused within a second.",
+        "All of this works on the data folder, while the server runs, too. A revoked key is refused within a "
+        "second.",
     )
     actions = add_commands(key, "action")
 
@@ -73,7 +74,7 @@ def add_to(commands: Commands) -> None:
     )
 
     for each in (create, list_all, revoke, rotate):
-        add_data(each)
+        add_data(each, asks_no_server=True)
         add_json(each)
 
 
@@ -133,7 +134,7 @@ def _revoke(args: argparse.Namespace, terminal: Terminal) -> int:
 def _rotate_signing(args: argparse.Namespace, terminal: Terminal) -> int:
     from leaseplane.receipts.keyring import Keyring, KeyringDamaged, TooManyKeys
 
-    folder = DataFolder(data_folder(args, terminal).absolute())
+    folder = DataFolder(data_folder_alone(args, terminal).absolute())
     if not (folder.keys / "keys.json").exists():
         raise wrong_usage(
             f"there is no plane in {folder.path}; name its folder with --data or LEASEPLANE_DATA"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from leaseplane.settings import SETTINGS
-from leaseplane.surfaces.cli.terminal import USAGE, Terminal
+from leaseplane.surfaces.cli.terminal import USAGE, Terminal, wrong_usage
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 Run: TypeAlias = Callable[[argparse.Namespace, Terminal], int]
@@ -71,20 +71,32 @@ def setting(field: str) -> Callable[[str], Any]:
     return read
 
 
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """Declare `--data`."""
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        type=setting("data"),
-        help="the data folder (default: LEASEPLANE_DATA, or the platform's user data folder)",
-    )
+def add_data(parser: argparse.ArgumentParser, *, asks_no_server: bool = False) -> None:
+    """Declare `--data`, of a command that may ask the server at LEASEPLANE_URL or, otherwise, never does."""
+    told = "the data folder (default: LEASEPLANE_DATA, or the platform's user data folder)"
+    if asks_no_server:
+        told += ". Needed where LEASEPLANE_URL is set: this works on a folder and asks no server"
+    parser.add_argument("--data", metavar="DIR", type=setting("data"), help=told)
 
 
 def data_folder(args: argparse.Namespace, terminal: Terminal) -> Path:
     """The data folder that is meant."""
     chosen: Path = args.data or terminal.settings.data
     return chosen
+
+
+def data_folder_alone(args: argparse.Namespace, terminal: Terminal) -> Path:
+    """The data folder that is meant, of a command that asks no server.
+
+    Raises `CommandRefused` where the environment points at a server and the command line at no folder:
+    whoever set it up would take what is done to the folder for done to the server.
+    """
+    if terminal.settings.url is not None and args.data is None:
+        raise wrong_usage(
+            "LEASEPLANE_URL is set, but this command works on a data folder and asks no server; name the "
+            "folder with --data"
+        )
+    return data_folder(args, terminal)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.store.folder import DataFolder
-from leaseplane.surfaces.cli.parser import data_folder
+from leaseplane.surfaces.cli.parser import data_folder_alone
 from leaseplane.surfaces.cli.terminal import CommandRefused, Terminal, wrong_usage
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ def opened_registry(args: argparse.Namespace, terminal: Terminal, *, make: bool)
     """The registry of the data folder that is meant, closed in the end.
 
     Without `make` there has to be one: a mistyped folder is told, and not made. Raises
-    `CommandRefused` for that and for what the registry refuses.
+    `CommandRefused` for that, for what `data_folder_alone` refuses, and for what the registry does.
     """
     from leaseplane.identity.registry import RegistryRefused, open_registry
 
-    path = data_folder(args, terminal)
+    path = data_folder_alone(args, terminal)
     if not make and not (path / "registry.db").exists():
         raise wrong_usage(
             f"there is no plane in {path}; name its folder with --data or LEASEPLANE_DATA, or make one with "

@@ -14,7 +14,7 @@ def add_to(commands: Commands) -> None:
         "workspace",
         "Make and list workspaces, and say which agents may sign requests in them.",
         "Resources, agents, trust, queue and ledger entries of one workspace are invisible to another. "
-        "All of this works while the server runs.",
+        "All of this works on the data folder, while the server runs, too.",
     )
     actions = add_commands(workspace, "action")
 
@@ -42,7 +42,7 @@ def add_to(commands: Commands) -> None:
     agents.add_argument("--workspace", metavar="NAME", help="only those of this workspace")
 
     for each in (create, list_all, admit, dismiss, agents):
-        add_data(each)
+        add_data(each, asks_no_server=True)
         add_json(each)
 
 
