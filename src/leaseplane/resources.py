@@ -130,11 +130,13 @@ def _fault_of_resource(name: str) -> str | None:
         return "A resource with a colon is scheme:rest, and this rest is empty."
     if scheme != "file":
         return None
+    if rest[0] in "/\\":
+        return "A file: name is relative to the repository's root, so it begins with no slash."
     if "\\" in rest:
         return "A file: name separates its segments by a slash, never by a backslash."
     segments = rest.split("/")
     if "" in segments:
-        return "A file: name has no slash at either end, and no two in a row."
+        return "A file: name has no slash at its end, and no two in a row."
     if "." in segments or ".." in segments:
         return "A file: name has no segment '.' or '..': it is never resolved against a folder."
     return None
@@ -176,6 +178,9 @@ def _canonical_resource(name: str) -> str | None:
     scheme, colon, rest = spelling.partition(":")
     scheme = scheme.lower() if colon and scheme.isascii() else scheme
     if scheme == "file" and colon:
+        if rest.startswith(("/", "\\")):
+            # An absolute path names a file of the machine; without its slash it would be another one.
+            return None
         segments: list[str] = []
         for segment in rest.replace("\\", "/").split("/"):
             if segment == "..":

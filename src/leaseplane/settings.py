@@ -204,7 +204,7 @@ SETTINGS: Final = (
         "text",
         f"1 to {INSTANCE_CHARS_MAX} characters, no control characters",
         None,
-        "Which part of the agent is asking; `leaseplane run` sets it for the command it runs.",
+        "Which part of the agent is asking. Used by the later `run`, which sets it for the command it runs.",
         _matching(
             rf"[^\x00-\x1f\x7f-\x9f]{{1,{INSTANCE_CHARS_MAX}}}",
             f"must be 1 to {INSTANCE_CHARS_MAX} characters without control characters",
@@ -216,7 +216,8 @@ SETTINGS: Final = (
         "list",
         "resources, one a line",
         "",
-        "What is held already on this process's behalf; `leaseplane run` sets it for the command it runs.",
+        "What is held already on this process's behalf. Used by the later `run`, which sets it for the command "
+        "that it runs.",
         _held,
         "nothing",
     ),

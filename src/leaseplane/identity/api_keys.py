@@ -27,7 +27,7 @@ PREFIX: Final = "lpk_"
 API_KEY_PATTERN: Final = r"lpk_[0-9a-hjkmnp-tv-z]{12}_[0-9A-Za-z]{39}"
 """What an API key looks like, for scanners of secrets and for whoever has to blot one out."""
 
-_API_KEY: Final = re.compile(API_KEY_PATTERN)
+API_KEY: Final = re.compile(API_KEY_PATTERN)
 _ID_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_CHARS: Final = 12
 _SECRET_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # noqa: S105
@@ -58,7 +58,7 @@ def mint_api_key(random_bytes: RandomBytes) -> tuple[str, Secret]:
 
 def key_id_of(api_key: str) -> str:
     """The key id in `api_key`. Raises `ApiKeyMalformed` where it is none, or its checksum is wrong."""
-    if _API_KEY.fullmatch(api_key) is None:
+    if API_KEY.fullmatch(api_key) is None:
         raise ApiKeyMalformed(f"This is not an API key of a plane; one begins with {PREFIX}.")
     if _checksum(api_key[:-_CHECK_CHARS]) != api_key[-_CHECK_CHARS:]:
         raise ApiKeyMalformed("This API key is mistyped: its checksum is wrong.")

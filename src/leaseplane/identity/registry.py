@@ -19,6 +19,7 @@ import msgspec
 
 from leaseplane.dids import check_actor, public_key_of
 from leaseplane.identity.api_keys import (
+    API_KEY,
     KeyHash,
     RandomBytes,
     keep_api_key,
@@ -276,7 +277,13 @@ class Registry:
             )
             record = self._key(key_id)
             if record is None or workspace not in (None, record.workspace):
-                raise RegistryRefused("There is no API key of this id; `key list` shows them.")
+                told = "There is no API key of this id; `key list` shows them."
+                if API_KEY.fullmatch(key_id) is not None:
+                    told = (
+                        "That is a whole API key. Its id is its first part, which ends before the second _; "
+                        "`key list` shows the ids."
+                    )
+                raise RegistryRefused(told)
         return record
 
     def find_key(self, api_key: str) -> KeyRecord | None:

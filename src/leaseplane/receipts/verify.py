@@ -72,8 +72,8 @@ HOW_THE_ACTOR_WAS_KNOWN: Final[Mapping[Auth, str]] = {
 }
 
 SELF_ISSUED: Final = (
-    "Self-issued: who could make this request could also read the signing key and write such receipts, "
-    "so towards others it proves nothing."
+    "Self-issued: whoever can read the plane's data folder could have written this receipt, so towards "
+    "others it proves nothing."
 )
 
 _LAST_SECOND_OF_9999: Final = 253_402_300_799
@@ -86,7 +86,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     code: Code
     """`valid`, or which check failed."""
     sentence: str
-    """For people: what was proven and how the actor was known, or what is wrong."""
+    """For people: what was proven and how the actor was known, or what is wrong. It begins with `Valid: `
+    or `Not valid: `."""
     auth: Auth | None = None
     """How the actor was known. Like all that follows, only told of a valid receipt."""
     self_issued: bool = False
@@ -139,7 +140,7 @@ def verify_receipt(
         if request_body is not None:
             _check_request(payload, request_body)
     except _Fails as failed:
-        return Verdict(valid=False, code=failed.code, sentence=failed.sentence)
+        return Verdict(valid=False, code=failed.code, sentence=_not_valid(failed.sentence))
     auth = payload.statement.auth
     by_itself = self_issued or auth == "local"
     return Verdict(
@@ -351,22 +352,27 @@ def _when(unix_s: int) -> str:
 def _what_was_answered(payload: Payload) -> str:
     said = payload.statement
     match said:
-        case Grant() | Renewal() | Release():
-            verb = {"granted": "granted", "renewed": "renewed", "released": "took back"}[said.outcome]
-            link = "from" if isinstance(said, Release) else "to" if isinstance(said, Grant) else "for"
+        case Grant() | Renewal():
+            link = "to" if isinstance(said, Grant) else "for"
+            lease = f"lease {said.lease.lease_id}, fence {said.lease.fence}, until {said.lease.expires_at}"
+            return f"{said.outcome} {_shown(said.resource)} {link} {_shown(said.actor_did)} ({lease})"
+        case Release():
             lease = f"lease {said.lease.lease_id}, fence {said.lease.fence}"
-            until = "" if isinstance(said, Release) else f", until {said.lease.expires_at}"
-            return f"{verb} {_shown(said.resource)} {link} {_shown(said.actor_did)} ({lease}{until})"
+            return f"recorded that {_shown(said.actor_did)} let go of {_shown(said.resource)} ({lease})"
         case LeaseRefusal():
             return f"refused {_shown(said.resource)} to {_shown(said.actor_did)} as {said.code}"
         case ReleaseRefusal():
             return (
-                f"refused to take back {_shown(said.resource)} from {_shown(said.actor_did)} as {said.code}"
+                f"refused to let {_shown(said.actor_did)} let go of {_shown(said.resource)}, as {said.code}"
             )
         case Listing():
             asker = "" if said.actor_did is msgspec.UNSET else f" about {_shown(said.actor_did)}"
             place = "" if said.resource is msgspec.UNSET else f" for {_shown(said.resource)}"
             return f"listed the waiting agents{place}{asker}"
+
+
+def _not_valid(sentence: str) -> str:
+    return f"Not valid: {sentence[0].lower()}{sentence[1:]}"
 
 
 def _proven(payload: Payload, answer_checked: bool, self_issued: bool) -> str:

@@ -139,6 +139,8 @@ def test_a_key_that_there_is_not(operate: Command, team: str) -> None:
         refused = operate("key", "revoke", key_id, "--json")
         assert refused.status == 1
         assert "`key list`" in refused.json["message"]
+        assert refused.json["error"] == "refused"
+        assert ("Its id is its first part" in refused.json["message"]) is (key_id == whole)
         # Who pastes a whole key by mistake does not find it in the log of a terminal once more.
         assert whole[17:] not in refused.stdout + refused.stderr
 

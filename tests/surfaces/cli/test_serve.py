@@ -97,6 +97,12 @@ def test_a_port_that_is_taken(serve: Serve, command: Command, tmp_path: Path) ->
     assert refused.status == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in refused.complaint
     assert "--port" in refused.complaint
+    assert not (tmp_path / "data").exists()
+    server = serve()
+    server.stop()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert command("serve", "--port", str(port), "--data", str(server.data)).status == 1
     # It has let go of the folder.
     serve()
 
@@ -105,6 +111,7 @@ def test_an_address_of_another_machine(command: Command, tmp_path: Path) -> None
     refused = command("serve", "--host", "203.0.113.7", "--port", "0", "--data", str(tmp_path / "data"))
     assert refused.status == 1
     assert "no such address; use --host 127.0.0.1" in refused.complaint
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_folder_of_another_lease_length(serve: Serve, command: Command) -> None:

@@ -77,8 +77,8 @@ def _to_an_operator(args: argparse.Namespace, terminal: Terminal, error: str | N
             return f"nobody holds {args.resource} in {where}; {elsewhere}"
         case "stale_lease":
             return (
-                f"{args.lease_id} is not a current lease of {args.resource} in {where}; nothing was ended, and "
-                "without --lease-id whatever lease there is ends"
+                f"{args.lease_id} is not a current lease of {args.resource} in {where}, so nothing "
+                "was ended; without --lease-id whatever lease there is ends"
             )
         case _:
             return None

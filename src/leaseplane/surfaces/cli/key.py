@@ -62,7 +62,11 @@ def add_to(commands: Commands) -> None:
     revoke = add_command(
         actions, "revoke", "Revoke an API key: no process accepts it after a second.", run=_revoke
     )
-    revoke.add_argument("key_id", metavar="KEYID", help="its id, as `key list` shows it")
+    revoke.add_argument(
+        "key_id",
+        metavar="KEYID",
+        help="its id, as `key list` shows it: the first part of the key, up to the second _",
+    )
 
     rotate = add_command(
         actions,

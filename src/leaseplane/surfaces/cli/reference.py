@@ -29,8 +29,15 @@ _STATUSES = """\
 | 3 | the authority cannot be reached |
 
 What went wrong is one line on stderr, which says what to do. With `--json`, stdout has one JSON object
-then, too: the REST body where there is one, and otherwise `{"ok": false, "error": …, "message": …}`. (A
-command line that cannot be read at all is told on stderr alone.)
+then, too: the REST body where there is one, and otherwise `{"ok": false, "error": …, "message": …}`, where
+`error` is
+
+- a code of REST, as in [rest.md](rest.md#errors); wrong usage is `invalid_request`;
+- of `verify`, why the receipt is not valid, as in [receipts.md](receipts.md#why-a-receipt-is-refused);
+- `refused`, with status 1, what only the command line refuses: a workspace, key or agent that is not there,
+  a name that is taken, a port or a data folder that another server has.
+
+(A command line that cannot be read at all is told on stderr alone.)
 """
 
 

@@ -109,11 +109,28 @@ def _settings(args: argparse.Namespace, settings: Settings) -> Settings:
 
 def _serve(args: argparse.Namespace, terminal: Terminal) -> int:
     # Only here: the server's own modules are most of what there is to import.
-    from leaseplane.surfaces.cli.embedded import opened_plane
     from leaseplane.surfaces.cli.log import start_log
 
     settings = _settings(args, terminal.settings)
     start_log(terminal.stderr, settings.log)
+    # Before a folder is made: one that cannot listen leaves none behind. Where there is a folder, whether
+    # another server has that is the better answer. Nobody is answered before the plane is open.
+    is_new = not DataFolder(settings.data).database.exists()
+    sockets = _listen(settings) if is_new else []
+    try:
+        _serve_folder(args, terminal, settings, sockets)
+    finally:
+        for each in sockets:
+            each.close()
+    return DONE
+
+
+def _serve_folder(
+    args: argparse.Namespace, terminal: Terminal, settings: Settings, sockets: list[socket.socket]
+) -> None:
+    """Own the folder, reclaim, and answer on `sockets`; where there are none yet, on those put into it."""
+    from leaseplane.surfaces.cli.embedded import opened_plane
+
     folder = DataFolder.open(settings.data)
     owner = ServerOwner(os.getpid(), _url(settings.host, settings.port), terminal.clock.now().wall_ms)
     try:
@@ -126,14 +143,14 @@ def _serve(args: argparse.Namespace, terminal: Terminal) -> int:
             local_key = _local_key(registry, terminal)
             # Opening reclaims all that ran out while nobody was there; nobody can ask before that is done.
             with opened_plane(settings, terminal.clock, governs=True) as plane:
-                sockets = _listen(settings)
+                if not sockets:
+                    sockets += _listen(settings)
                 port: int = sockets[0].getsockname()[1]
                 settings = msgspec.structs.replace(settings, port=port)
                 ownership.name(msgspec.structs.replace(owner, url=_url(settings.host, port)))
                 _run(args, terminal, settings, plane, registry, local_key, sockets)
     finally:
         ownership.close()
-    return DONE
 
 
 def _run(

@@ -33,7 +33,7 @@ class CommandRefused(Exception):
         super().__init__(message)
         self.status = status
         self.code = code
-        """The word for it in `--json`; where REST has one, that one."""
+        """The word for it in `--json`: where REST has one, that one, and otherwise `refused`."""
 
 
 def wrong_usage(message: str) -> CommandRefused:

@@ -185,11 +185,11 @@ def _key_set(name: str, stdin: BinaryIO) -> Mapping[str, object]:
 def _as_json(verdict: "Verdict") -> str:
     from leaseplane.receipts.profile import VERSION
 
-    said: dict[str, object] = {
-        "ok": verdict.valid,
-        "code": verdict.code,
-        "message": verdict.sentence,
-    }
+    said: dict[str, object] = {"ok": verdict.valid}
+    if not verdict.valid:
+        # Where every other error has it.
+        said["error"] = verdict.code
+    said |= {"code": verdict.code, "message": verdict.sentence}
     if verdict.payload is not None:
         said |= {
             "auth": verdict.auth,
