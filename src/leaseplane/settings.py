@@ -216,8 +216,8 @@ SETTINGS: Final = (
         "list",
         "resources, one a line",
         "",
-        "What is held already on this process's behalf. Used by the later `run`, which sets it for the command "
-        "that it runs.",
+        "What is held already on this process's behalf. Used by the later `run`, which sets it for the "
+        "command that it runs.",
         _held,
         "nothing",
     ),

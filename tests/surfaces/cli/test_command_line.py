@@ -20,6 +20,7 @@ from leaseplane.surfaces.cli.reference import render_reference
 Command = Callable[..., Said]
 
 ROOT = Path(__file__).resolve().parents[3]
+ADA = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 HEAVY = (
     "uvicorn",
     "uvloop",
@@ -123,6 +124,22 @@ def test_tables_have_colours_and_lines_on_a_terminal_only(tmp_path: Path) -> Non
     assert "\x1b[3" not in on_a_terminal(tmp_path, TERM="xterm-256color", NO_COLOR="1")
 
 
+@pytest.mark.parametrize("actor", ["did:example:alice", ADA])
+def test_at_80_columns_nothing_is_broken_over_two_lines(tmp_path: Path, actor: str) -> None:
+    command("workspace", "create", "research", home=tmp_path)
+    label = "the laptop on which alice works [1]"
+    create = ("key", "create", "--workspace", "research", "--label", label)
+    key = json.loads(command(*create, "--actor", actor, "--json", home=tmp_path))
+    command("key", "revoke", key["keyId"], home=tmp_path)
+    said = on_a_terminal(tmp_path, "key", "list", TERM="dumb", COLUMNS="80")
+    lines = [line.rstrip() for line in said.splitlines()]
+    assert max(map(len, lines)) <= 80
+    for whole in (key["keyId"], "research", actor, f"revoked {key['createdAt'][:10]}"):
+        assert sum(whole in line for line in lines) == 1, said
+    # Where the ids leave no room for a table, each key has a few lines of its own, and nothing is cut.
+    assert (label in said) is (actor == ADA)
+
+
 def command(*words: str, home: Path, **settings: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "leaseplane", *words, "--data", str(home / "data")],
@@ -134,12 +151,12 @@ def command(*words: str, home: Path, **settings: str) -> str:
     return done.stdout
 
 
-def on_a_terminal(home: Path, **settings: str) -> str:
+def on_a_terminal(home: Path, *words: str, **settings: str) -> str:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "leaseplane", "workspace", "list", "--data", str(home / "data")],
+        [sys.executable, "-m", "leaseplane", *(words or ("workspace", "list")), "--data", str(home / "data")],
         stdout=theirs,
-        env=environment(home, LANG="C.UTF-8", PYTHONUTF8="1", COLUMNS="100", **settings),
+        env=environment(home, **{"LANG": "C.UTF-8", "PYTHONUTF8": "1", "COLUMNS": "100", **settings}),
     )
     os.close(theirs)
     said = b""

@@ -22,6 +22,7 @@ from leaseplane.clock import Clock
 from leaseplane.limits import STOP_MS_MAX
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.surfaces.cli.parser import Commands, add_command, add_json
+from leaseplane.surfaces.cli.table import Column
 from leaseplane.surfaces.cli.terminal import DONE, REFUSED, Terminal
 
 LEASE_MS: Final = 3_000
@@ -116,13 +117,20 @@ def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
             (
                 str(each.number),
                 each.story.title,
-                "as told" if each.status == 0 else f"went otherwise (status {each.status})",
+                "as told" if each.status == 0 else f"otherwise, status {each.status}",
                 f"{each.seconds:.1f} s",
                 f"examples/{each.story.program}",
             )
             for each in played
         ]
-        terminal.table(("story", "", "went", "took", "to read and to copy"), rows)
+        columns = (
+            Column(""),
+            Column("story", "cut"),
+            Column("went"),
+            Column("took", "left out"),
+            Column("to read and to copy"),
+        )
+        terminal.table(columns, rows)
     return DONE if went_well else REFUSED
 
 

@@ -15,6 +15,7 @@ from leaseplane.surfaces.cli.parser import (
     data_folder_alone,
 )
 from leaseplane.surfaces.cli.registry import check_workspace_exists, opened_registry
+from leaseplane.surfaces.cli.table import Column
 from leaseplane.surfaces.cli.terminal import DONE, CommandRefused, Terminal, wrong_usage
 
 if TYPE_CHECKING:
@@ -121,7 +122,15 @@ def _list(args: argparse.Namespace, terminal: Terminal) -> int:
         )
         for record in records
     ]
-    terminal.table(("key", "workspace", "speaks for", "label", "created", "state"), rows)
+    columns = (
+        Column("key"),
+        Column("workspace"),
+        Column("speaks for"),
+        Column("label", "cut"),
+        Column("created", "left out"),
+        Column("state"),
+    )
+    terminal.table(columns, rows)
     return DONE
 
 

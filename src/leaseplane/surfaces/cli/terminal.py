@@ -14,6 +14,7 @@ import msgspec
 
 from leaseplane.clock import Clock
 from leaseplane.settings import Settings
+from leaseplane.surfaces.cli.table import GAP, Column, fit, short_times
 
 DONE: Final = 0
 REFUSED: Final = 1
@@ -69,8 +70,12 @@ class Terminal(msgspec.Struct, frozen=True):
         is_utf_8 = (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
         self.say(json.dumps(value, ensure_ascii=not is_utf_8))
 
-    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Rows under their heads: with lines and bold heads for a person, in plain columns otherwise."""
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        """Rows under their heads: within the terminal's width for a person, in plain columns otherwise.
+
+        For a person a time is its date, and no cell is broken over two lines: see `fit`.
+        """
+        heads = [column.head for column in columns]
         if not self.is_interactive:
             lines = [heads, *rows]
             widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
@@ -80,6 +85,7 @@ class Terminal(msgspec.Struct, frozen=True):
             return
         # Only here: rich takes longer to import than most commands take.
         from rich import box
+        from rich.cells import cell_len
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -90,12 +96,22 @@ class Terminal(msgspec.Struct, frozen=True):
             _environ=self.environment,
             highlight=False,
         )
-        table = Table(box=box.SIMPLE_HEAD)
-        for head in heads:
-            table.add_column(head, overflow="fold")
-        for row in rows:
-            # As text and not as markup: a label may hold square brackets.
-            table.add_row(*(Text(cell) for cell in row))
+        rows = [[short_times(cell) for cell in row] for row in rows]
+        fitted = fit(columns, rows, console.width, cell_len)
+        if fitted is None:
+            margin = max(map(cell_len, heads)) + GAP
+            for told in rows:
+                for head, cell in zip(heads, told, strict=True):
+                    # As text and not as markup: a label may hold square brackets.
+                    titled = Text.assemble((head.ljust(margin), "bold"), cell)
+                    console.print(titled, soft_wrap=True)
+                console.print()
+            return
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+        for shown in fitted:
+            table.add_column(heads[shown.number], width=shown.width, no_wrap=True, overflow="ellipsis")
+        for cells in rows:
+            table.add_row(*(Text(cells[shown.number]) for shown in fitted))
         console.print(table)
 
 

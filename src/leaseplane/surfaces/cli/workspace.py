@@ -4,6 +4,7 @@ import argparse
 
 from leaseplane.surfaces.cli.parser import Commands, add_command, add_commands, add_data, add_json
 from leaseplane.surfaces.cli.registry import check_workspace_exists, opened_registry
+from leaseplane.surfaces.cli.table import Column
 from leaseplane.surfaces.cli.terminal import DONE, CommandRefused, Terminal
 
 
@@ -69,7 +70,7 @@ def _list(args: argparse.Namespace, terminal: Terminal) -> int:
         listed = [{"name": name, "createdAt": created} for name, created in found]
         terminal.say_json({"ok": True, "workspaces": listed})
     else:
-        terminal.table(("workspace", "created"), found)
+        terminal.table((Column("workspace"), Column("created", "left out")), found)
     return DONE
 
 
@@ -120,5 +121,6 @@ def _agents(args: argparse.Namespace, terminal: Terminal) -> int:
         ]
         terminal.say_json({"ok": True, "agents": listed})
     else:
-        terminal.table(("workspace", "agent", "admitted"), found)
+        columns = (Column("workspace"), Column("agent"), Column("admitted", "left out"))
+        terminal.table(columns, found)
     return DONE
