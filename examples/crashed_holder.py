@@ -1,5 +1,7 @@
 """A holder dies and never comes back: its lease runs out, and the next in line is served.
 
+In an environment that has leaseplane (`. .venv/bin/activate`, which `make demo` has made):
+
     leaseplane serve                   # in one terminal
     python examples/crashed_holder.py  # in another
 

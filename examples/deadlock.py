@@ -1,7 +1,9 @@
 """Two agents that each wait for what the other holds: refused as a deadlock, and both finish.
 
-leaseplane serve             # in one terminal
-python examples/deadlock.py  # in another
+In an environment that has leaseplane (`. .venv/bin/activate`, which `make demo` has made):
+
+    leaseplane serve             # in one terminal
+    python examples/deadlock.py  # in another
 """
 
 import sys

@@ -1,7 +1,9 @@
 """Fifty agents and one file: all of them finish, none overwrites another, and their asks are spread out.
 
-leaseplane serve                 # in one terminal
-python examples/fifty_agents.py  # in another
+In an environment that has leaseplane (`. .venv/bin/activate`, which `make demo` has made):
+
+    leaseplane serve                 # in one terminal
+    python examples/fifty_agents.py  # in another
 """
 
 import shutil

@@ -3,6 +3,7 @@
 Nothing here is needed to use a plane; that is all in `plane.py`.
 """
 
+import importlib.util
 import io
 import json
 import multiprocessing
@@ -149,8 +150,16 @@ def check_offline(answer_raw: bytes) -> None:
 
 
 def run(title: str, story: Callable[[Stage], None]) -> int:
-    """Play a story; 0 if it went as it is told."""
+    """Play a story; 0 if it went as it is told, 2 where leaseplane is not installed, 3 without a plane."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if importlib.util.find_spec("leaseplane") is None:
+        # `plane.py` does not need it; a story ends with `leaseplane verify`, and would end badly.
+        print(
+            f"leaseplane is not installed for this Python ({sys.executable}). Activate its environment, "
+            f". .venv/bin/activate, and run this again: python {sys.argv[0]}",
+            file=sys.stderr,
+        )
+        return 2
     print(title, flush=True)
     try:
         asked = plane.ask("GET", plane.WAIT)

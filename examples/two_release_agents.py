@@ -1,7 +1,9 @@
 """Two release agents, one production: the second waits its turn, and is never let in early.
 
-leaseplane serve                       # in one terminal
-python examples/two_release_agents.py  # in another
+In an environment that has leaseplane (`. .venv/bin/activate`, which `make demo` has made):
+
+    leaseplane serve                       # in one terminal
+    python examples/two_release_agents.py  # in another
 """
 
 import sys

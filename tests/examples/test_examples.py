@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.surfaces.cli.processes import EXAMPLES, PATIENCE_S, Said, Server, environment
 
+from leaseplane.surfaces.cli.demo import STORIES
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
@@ -41,6 +43,28 @@ def test_a_story_that_goes_otherwise(server: Server, tmp_path: Path) -> None:
     assert said.status == 1
     assert "The story went otherwise" in said.stderr
     assert "Traceback" not in said.stdout + said.stderr
+
+
+def test_with_a_python_that_has_no_leaseplane(server: Server, tmp_path: Path) -> None:
+    # -S: nothing that was installed; and no PYTHONPATH.
+    done = subprocess.run(
+        [sys.executable, "-S", str(EXAMPLES / "deadlock.py")],
+        capture_output=True,
+        text=True,
+        env={**environment(tmp_path, LEASEPLANE_URL=server.url), "PYTHONPATH": ""},
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 2
+    assert "leaseplane is not installed for this Python" in done.stderr
+    assert "activate" in done.stderr
+    assert done.stdout == ""
+
+
+def test_every_example_says_how_it_is_started() -> None:
+    for story in STORIES:
+        told = (EXAMPLES / story.program).read_text().split('"""')[1]
+        assert ". .venv/bin/activate" in told
+        assert f"python examples/{story.program}" in told
 
 
 def test_without_a_plane(tmp_path: Path) -> None:
