@@ -13,7 +13,7 @@ from leaseplane.clock import ManualClock
 from leaseplane.engine import Plane
 from leaseplane.serving import Engine
 from leaseplane.settings import read_settings
-from leaseplane.surfaces.rest.metrics import Metrics
+from leaseplane.surfaces.rest.metrics import MEANINGS, Metrics, metrics_table
 
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 
@@ -50,8 +50,11 @@ def test_the_metrics(tmp_path: Path) -> None:
     metrics = Metrics(lambda: stats, lambda: 0)
     metrics.count("coordination.lease", 200, b"{}")
     _, exposed = metrics.exposition("")
-    names = re.findall(r"^# TYPE (\S+)", exposed.decode(), re.MULTILINE)
-    assert {row[0].strip("`") for row in table("metrics")} == set(names)
+    told = dict(re.findall(r"^# HELP (\S+) (.+)$", exposed.decode(), re.MULTILINE))
+    assert told == MEANINGS
+    page = re.search(r"<!-- metrics -->\n(.*?)<!-- /metrics -->", OPERATING, re.DOTALL)
+    assert page is not None
+    assert page[1] == metrics_table(), "run: python -m leaseplane.surfaces.rest.metrics"
 
 
 def test_the_errors() -> None:
