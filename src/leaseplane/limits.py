@@ -38,6 +38,9 @@ POLLING_GRACE_MS: Final = 250
 
 POSITION_EXACT_MAX: Final = 1_000
 PARK_MS_MAX: Final = 300_000
+PARKED_OVERDUE_MS: Final = 1_000
+"""How long after its time a parked request without an answer is asked after: the authority answers
+within ALARM_LATE_MS_MAX, so it has lost the request by then."""
 
 # -- per workspace (too_many) ------------------------------------------------------------------
 
@@ -166,6 +169,7 @@ SIGNING_KEYS_MAX: Final = 10_000
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
+assert ALARM_LATE_MS_MAX < PARKED_OVERDUE_MS
 assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX
 assert BUSY_RETRY_MS < BUSY_GIVE_UP_MS

@@ -347,6 +347,15 @@ def mark(state: State, pending: Pending, granted: Granted) -> bool:
     return True
 
 
+def is_kept(state: State, pending: Pending) -> bool:
+    """Whether this parked request has its place still, or a hand-over that is not marked yet."""
+    room = state.room(pending.workspace, pending.resource)
+    wait = room.waits.get(pending.holder)
+    lease = room.leases.get(pending.holder)
+    known = (wait.parked if wait is not None else ()) + (lease.handed if lease is not None else ())
+    return any(request.request_id == pending.request_id for request in known)
+
+
 def hang_up(state: State, pending: Pending) -> None:
     """The caller of a parked request is gone."""
     room = state.room(pending.workspace, pending.resource)

@@ -74,12 +74,13 @@ class SqliteStore:
     def reopen(self) -> None:
         """Open the same path again, after its file was moved away or replaced. Makes no new plane there:
         raises `AuthorityUnavailable` while there is no file."""
-        if not self.path.exists():
+        # An empty file is one that is being put there; opening it would make a new plane of it.
+        if not self.path.exists() or self.path.stat().st_size == 0:
             raise AuthorityUnavailable(f"{self.path} is gone; put it back, and the plane goes on")
+        connection = database.open_database(self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID)
+        # Until another one is open, the old connection goes on saying that its file is not in place.
         self._connection.close()
-        self._connection = database.open_database(
-            self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID
-        )
+        self._connection = connection
         self._data_version = -1
         self._first_event = None
 
