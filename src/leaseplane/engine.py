@@ -288,6 +288,7 @@ class Plane:
 
     def _give_full_terms(self) -> None:
         self.store.renew_idempotency(self.state.now.boot_ms + IDEMPOTENCY_KEPT_MS)
+        self.store.renew_deadlocks(self.state.now.boot_ms + self.state.terms.lease_ms)
         place = ("", "")
         while places := self.store.places_after(place, SETTLE_RESOURCES_MAX):
             for workspace, resource in places:

@@ -132,6 +132,9 @@ class RulesWorld:
             expires_boot_ms = self.clock.now().boot_ms + IDEMPOTENCY_KEPT_MS
             for scope, record in list(self.rows.records.items()):
                 self.rows.records[scope] = msgspec.structs.replace(record, expires_boot_ms=expires_boot_ms)
+            until_boot_ms = self.clock.now().boot_ms + TERM_MS
+            for key, pair in list(self.rows.pairs.items()):
+                self.rows.pairs[key] = msgspec.structs.replace(pair, until_boot_ms=until_boot_ms)
             for place in list(self.rows.rooms):
                 decide.reboot(self.state, self.state.room(*place))
             self.state.apply()

@@ -138,6 +138,10 @@ class SqliteStore:
             (*place, most),
         ).fetchall()
 
+    def renew_deadlocks(self, until_boot_ms: int) -> None:
+        """List every deadlock pair for as long as this: the clock that its own end was counted on is gone."""
+        self._connection.execute("UPDATE deadlocks SET until_boot_ms = ?", (until_boot_ms,))
+
     def renew_idempotency(self, expires_boot_ms: int) -> None:
         """Give every idempotency record this end: the clock that its own was counted on is gone."""
         self._connection.execute("UPDATE idempotency SET expires_boot_ms = ?", (expires_boot_ms,))
