@@ -291,6 +291,11 @@ class Registry:
             return None
         return KeyRecord(*rows[0][1:])
 
+    def key(self, key_id: str) -> KeyRecord | None:
+        """What is known of the key with this id, also where it was revoked or has expired; None for none."""
+        rows = self._rows(f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE key_id = ?", key_id)  # noqa: S608
+        return KeyRecord(*rows[0]) if rows else None
+
     # -- agents that sign ----------------------------------------------------------------------
 
     def admit_agent(self, did: str, workspace: str, now_wall_ms: int) -> Agent:
