@@ -255,7 +255,7 @@ class Registry:
     def keys(self, workspace: str | None = None) -> list[KeyRecord]:
         """The API keys of one workspace or of all, revoked ones too, oldest first. No secrets."""
         rows = self._rows(
-            f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE ?1 IS NULL OR workspace = ?1 "  # noqa: S608
+            f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE workspace = ifnull(?, workspace) "  # noqa: S608
             "ORDER BY workspace, created_wall_ms, key_id",
             workspace,
         )
@@ -269,8 +269,8 @@ class Registry:
         """
         with immediately(self._connection, patience=_PATIENCE):
             self._connection.execute(
-                "UPDATE api_keys SET revoked_wall_ms = ?1 WHERE key_id = ?2 AND revoked_wall_ms IS NULL "
-                "AND (?3 IS NULL OR workspace = ?3)",
+                "UPDATE api_keys SET revoked_wall_ms = ? WHERE key_id = ? AND revoked_wall_ms IS NULL "
+                "AND workspace = ifnull(?, workspace)",
                 (now_wall_ms, key_id, workspace),
             )
             record = self._key(key_id)
@@ -334,7 +334,7 @@ class Registry:
     def agents(self, workspace: str | None = None) -> list[Agent]:
         """The agents admitted to one workspace or to all, by DID."""
         rows = self._rows(
-            "SELECT did, workspace, admitted_wall_ms FROM agents WHERE ?1 IS NULL OR workspace = ?1 "
+            "SELECT did, workspace, admitted_wall_ms FROM agents WHERE workspace = ifnull(?, workspace) "
             "ORDER BY workspace, did",
             workspace,
         )
@@ -361,7 +361,7 @@ class Registry:
                 # Stamps ahead of the clock are from before a restart: without a new one they would stay
                 # for as long as the machine then had been running.
                 self._connection.execute(
-                    "UPDATE nonces SET spent_boot_ms = ?1 WHERE spent_boot_ms > ?1", (now.boot_ms,)
+                    "UPDATE nonces SET spent_boot_ms = ? WHERE spent_boot_ms > ?", (now.boot_ms, now.boot_ms)
                 )
                 # More than one at a time, so that the table shrinks; few, so that nobody waits for it.
                 self._connection.execute(
