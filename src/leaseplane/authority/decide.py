@@ -247,12 +247,11 @@ def acquire(
     if mine is not None and not _goes_further(mine, command.access):
         return _renewed(state, room, mine, command)
     place = room.waits.get(asker)
-    if place is not None and place.parked and command.access is not None:
+    if place is not None and room.is_first_parked(place) and command.access is not None:
         # It may be served in a moment, and then with enough for what is asked for now.
         access = waiting.access_of_place(command.access, place.parked)
-        if access != "read":
-            place = msgspec.structs.replace(place, access=access, asked_access=command.access)
-            state.put_wait(room, place)
+        place = msgspec.structs.replace(place, access=access, asked_access=command.access)
+        state.put_wait(room, place)
     if room.has_parked() and not room.stands_ahead_of_parked(place):
         waiting.serve(state, room, someone_else_asks=True)
         mine = room.leases.get(asker)

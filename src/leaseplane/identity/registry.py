@@ -255,9 +255,8 @@ class Registry:
     def keys(self, workspace: str | None = None) -> list[KeyRecord]:
         """The API keys of one workspace or of all, revoked ones too, oldest first. No secrets."""
         rows = self._rows(
-            f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE ? IS NULL OR workspace = ? "  # noqa: S608
+            f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE workspace = ifnull(?, workspace) "  # noqa: S608
             "ORDER BY workspace, created_wall_ms, key_id",
-            workspace,
             workspace,
         )
         return [KeyRecord(*row) for row in rows]
@@ -271,8 +270,8 @@ class Registry:
         with immediately(self._connection, patience=_PATIENCE):
             self._connection.execute(
                 "UPDATE api_keys SET revoked_wall_ms = ? WHERE key_id = ? AND revoked_wall_ms IS NULL "
-                "AND (? IS NULL OR workspace = ?)",
-                (now_wall_ms, key_id, workspace, workspace),
+                "AND workspace = ifnull(?, workspace)",
+                (now_wall_ms, key_id, workspace),
             )
             record = self._key(key_id)
             if record is None or workspace not in (None, record.workspace):
@@ -340,9 +339,8 @@ class Registry:
     def agents(self, workspace: str | None = None) -> list[Agent]:
         """The agents admitted to one workspace or to all, by DID."""
         rows = self._rows(
-            "SELECT did, workspace, admitted_wall_ms FROM agents WHERE ? IS NULL OR workspace = ? "
+            "SELECT did, workspace, admitted_wall_ms FROM agents WHERE workspace = ifnull(?, workspace) "
             "ORDER BY workspace, did",
-            workspace,
             workspace,
         )
         return [Agent(*row) for row in rows]

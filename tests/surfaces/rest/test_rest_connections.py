@@ -180,14 +180,10 @@ def test_endless_chunks_end(scripted: Server, engine: ScriptedEngine) -> None:
 def test_an_endless_header_ends(scripted: Server, engine: ScriptedEngine, part: bytes) -> None:
     wire = scripted.wire()
     wire.send(b"GET /healthz HTTP/1.1\r\nx: ")
-    for _ in range(2_000):
-        try:
+    # Far more than the buffers of two sockets hold, which take some megabytes before anyone reads.
+    with pytest.raises(OSError):
+        for _ in range(1_000 * HEAD_BYTES_MAX // len(part)):
             wire.send(part.replace(b"%d", b"a"))
-        except OSError:
-            break
-    else:
-        raise AssertionError("all of it was taken")
-    assert 2_000 * len(part) > 4 * HEAD_BYTES_MAX
 
 
 def test_a_header_over_its_bound_is_refused_though_it_comes_at_once(
