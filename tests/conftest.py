@@ -2,12 +2,19 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 VECTORS = "LEASEPLANE_VECTORS"
+
+# Where it is furthest from UTC (Pacific/Kiritimati, written so that no time zone database is needed): a
+# time that was told by the local clock would be on another day. Whoever names a TZ gets that.
+FAR_FROM_UTC = "<+14>-14"
+os.environ.setdefault("TZ", FAR_FROM_UTC)
+time.tzset()
 
 
 @pytest.fixture(autouse=True)

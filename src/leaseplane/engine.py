@@ -9,6 +9,7 @@ a generator that does no waiting of its own; `transact` drives it for a caller w
 """
 
 import os
+import sqlite3
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
@@ -24,6 +25,7 @@ from leaseplane.limits import (
     LEASE_MS_STANDARD,
     SETTLE_RESOURCES_MAX,
 )
+from leaseplane.model import AuthorityUnavailable
 from leaseplane.receipts.keyring import Keyring
 from leaseplane.resources import SHARED_READ_STANDARD, SemanticsClass
 from leaseplane.settings import Settings
@@ -106,8 +108,14 @@ class Plane:
 
     def close(self) -> None:
         """Leave the folder. What this process kept parked is taken over by the others as withdrawn."""
+        try:
+            keeps_something = self.presence.process_id in self.store.parking_processes()
+        except (AuthorityUnavailable, sqlite3.Error):
+            keeps_something = True
         self.store.close()
-        self.presence.close()
+        # Who is looked for among the dead is who has a file there, so one who leaves something open does not
+        # take it away.
+        self.presence.close(to_be_buried=keeps_something)
 
     def new_request_id(self) -> str:
         """Fresh; names the process that keeps the request, so that it can be buried with it."""
@@ -124,7 +132,7 @@ class Plane:
         throws in here what that raises. Returns when the commit stands.
 
         Raises `AuthorityUnavailable` (nothing stands) or `OutcomeUnknown` (it may stand), and what a
-        work raises (nothing stands). Whatever is raised, the working set is dropped and read anew.
+        work raises (nothing stands). What is raised once the transaction is open drops the working set.
         """
         decided = Decided()
         while not self.store.try_begin():

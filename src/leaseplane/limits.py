@@ -16,8 +16,8 @@ ALARM_LATE_MS_MAX: Final = 250
 """How late after its end a lease may be reclaimed by the alarm; never early."""
 
 ALARM_RECHECK_MS: Final = 200
-"""The longest sleep of an alarm. Another process may have stored an earlier end meanwhile; its
-leases run at least LEASE_MS_MIN, so looking this often sees every end before it is due."""
+"""The longest sleep of an alarm. Another process may have stored an earlier end meanwhile and be gone;
+an end that was stored during the sleep is seen this late at most."""
 
 PROCESS_RECHECK_MS: Final = 400
 """How often a process looks for others that have died."""

@@ -284,8 +284,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         type (a boolean is no number, and null is of no type here) or out of its range, and
         `resources.NameRefused` where a name breaks its grammar.
         """
+        # Only the known ones are shown to msgspec, which fails on a name with half of a surrogate pair.
+        known = {name: members[name] for name in self.request.__struct_encode_fields__ if name in members}
         try:
-            request = msgspec.convert(members, self.request)
+            request = msgspec.convert(known, self.request)
         except msgspec.ValidationError as refusal:
             raise _refused(self, members, str(refusal)) from None
         return request.command()

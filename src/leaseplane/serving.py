@@ -105,6 +105,7 @@ class Engine:
         self._open_calls = 0
         self._alarm_boot_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._looked_boot_ms = 0
         self._processes_seen_boot_ms = 0
         self._burying: set[str] = set()
         self._fault: Exception | None = None
@@ -318,6 +319,9 @@ class Engine:
         self._after_transaction()
 
     def _after_transaction(self) -> None:
+        if not self._closed and self.now_boot_ms() - self._looked_boot_ms >= ALARM_RECHECK_MS:
+            # While one transaction follows the other, the timer never finds the engine idle.
+            self._look_around()
         if self._items:
             self._wake_up()
         else:
@@ -367,13 +371,25 @@ class Engine:
         if self._closed or self._path is not None or self._scheduled:
             # The transaction that is under way settles what is due, and sets the timer again.
             return
-        now_ms = self._plane.clock.now().boot_ms
+        if not self._look_around():
+            self._set_timer()
+            return
+        is_due = self._alarm_boot_ms is not None and self._alarm_boot_ms <= self.now_boot_ms()
+        if is_due or self._fault is not None:
+            # Also after a fault: a transaction with nothing in it shows whether it is over.
+            self._wake_up()
+        else:
+            self._set_timer()
+
+    def _look_around(self) -> bool:
+        """Look what others have done: to the file, to when the alarm is due, to our requests; and whether
+        they live. False where the store does not answer."""
+        now_ms = self._looked_boot_ms = self.now_boot_ms()
         try:
             if isinstance(self._fault, DatabaseReplaced):
                 self._plane.store.reopen()
                 self._plane.state.forget()
             self._alarm_boot_ms = self._plane.store.next_alarm_boot_ms()
-            is_due = self._alarm_boot_ms is not None and self._alarm_boot_ms <= now_ms
             if now_ms - self._processes_seen_boot_ms >= PROCESS_RECHECK_MS:
                 self._processes_seen_boot_ms = now_ms
                 self._look_for_dead()
@@ -382,13 +398,8 @@ class Engine:
                     self.put(_TakeDeliveries(self, self._plane))
         except (AuthorityUnavailable, FolderRefused) as error:
             self._fault = error if isinstance(error, AuthorityUnavailable) else self._fault
-            self._set_timer()
-            return
-        if is_due or self._fault is not None:
-            # Also after a fault: a transaction with nothing in it shows whether it is over.
-            self._wake_up()
-        else:
-            self._set_timer()
+            return False
+        return True
 
     def _look_for_dead(self) -> None:
         presence = self._plane.presence

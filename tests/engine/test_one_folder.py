@@ -237,6 +237,38 @@ def test_a_hand_over_to_a_process_that_dies_before_the_mark_passes_on(tmp_path: 
         assert asked(survivor, ReadTrust("did:example:b")).trust.halves == 100
 
 
+@pytest.mark.parametrize("load", [0, 1, 8])
+def test_the_dead_are_found_also_while_one_transaction_follows_the_other(tmp_path: Path, load: int) -> None:
+    """Within a second, whether the engine is ever idle or not; also one that closed and kept something."""
+
+    async def history() -> None:
+        plane = Plane.open(settings_of(tmp_path, 30_000), SystemClock())
+        doomed = Plane.open(settings_of(tmp_path, 30_000), SystemClock())
+        engine = Engine(plane)
+        await engine.start()
+        assert isinstance(asked(plane, Acquire("lock:r", "did:example:a")), Granted)
+        assert isinstance(asked(doomed, Acquire("lock:r", "did:example:b", max_wait_ms=60_000)), Pending)
+
+        async def ask_all_the_time(number: int) -> None:
+            while True:
+                await engine.ask(ANYONE, Acquire(f"lock:{number}", "did:example:c"), FACTS)
+
+        asking = [asyncio.create_task(ask_all_the_time(number)) for number in range(load)]
+        await asyncio.sleep(0.1)
+        doomed.close()
+        closed_s = time.monotonic()
+        while plane.store.parking_processes():
+            assert time.monotonic() - closed_s < 1.0
+            await asyncio.sleep(0.01)
+        for each in asking:
+            each.cancel()
+        await engine.stop()
+        assert plane.presence.others() == set()
+        plane.close()
+
+    asyncio.run(history())
+
+
 # -- the alarm -----------------------------------------------------------------------------------------
 
 
@@ -277,10 +309,7 @@ def test_every_open_process_runs_the_alarm_and_it_takes_back_once(tmp_path: Path
         await asyncio.sleep(1.4)
         events = [event for _, event in planes[0].store.outbox(0, 100)]
         assert sum(b"coordination.expiry" in event for event in events) == 9
-        assert (
-            b'"score":5,'
-            in (await engines[1].ask(ANYONE, ReadTrust("did:example:a"), FACTS)).body[:-1] + b","
-        )
+        assert await score_of(engines[1], "did:example:a") == 50 - 9 * 5
         for engine, plane in zip(engines, planes, strict=True):
             await engine.stop()
             plane.close()

@@ -83,6 +83,28 @@ def test_a_folder_that_was_removed_is_not_made_anew_under_a_running_plane(tmp_pa
     play(tmp_path / "data", history)
 
 
+@pytest.mark.parametrize("content", [b"no database at all" * 1_000, b""], ids=["damaged", "empty"])
+def test_another_file_in_place_of_the_plane_is_not_the_end_of_it(tmp_path: Path, content: bytes) -> None:
+    async def history(engine: Engine) -> None:
+        data, away = tmp_path / "data", tmp_path / "away"
+        assert (await acquired(engine, "lock:r")).status == 200
+        data.rename(away)
+        data.mkdir(mode=0o700)
+        (data / "plane.db").write_bytes(content)
+        for _ in range(3):
+            with pytest.raises(AuthorityUnavailable):
+                await acquired(engine, "lock:r", "did:example:b")
+            await asyncio.sleep(1.5 * ALARM_RECHECK_MS / 1000)
+        assert (data / "plane.db").read_bytes() == content, "a new plane would be a second authority"
+        shutil.rmtree(data)
+        away.rename(data)
+        await until_ready(engine)
+        held = await acquired(engine, "lock:r", "did:example:b")
+        assert held.status == 409 and b'"holder":"did:example:a"' in held.body
+
+    play(tmp_path / "data", history)
+
+
 def test_a_damaged_file_grants_nothing(tmp_path: Path) -> None:
     database = tmp_path / "data" / "plane.db"
     with closing(plane_in(tmp_path / "data")):

@@ -1,9 +1,11 @@
 """The operator's registry: workspaces, keys, agents, nonces, and the first start."""
 
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -386,9 +388,43 @@ def test_a_registry_that_was_moved_away_is_not_read_any_more(registry: Registry,
     (tmp_path / "registry.db").rename(tmp_path / "old.db")
     with pytest.raises(AuthorityUnavailable, match="is gone"):
         registry.keys()
+    (tmp_path / "registry.db").touch(mode=0o600)
+    with pytest.raises(AuthorityUnavailable, match="empty"):
+        registry.keys()
+    (tmp_path / "registry.db").unlink()
     open_registry(DataFolder.open(tmp_path), os.urandom).close()
-    with pytest.raises(AuthorityUnavailable, match="replaced"):
-        registry.workspace_of(agent_did())
+    assert registry.keys() == [], "the file that was moved away has one"
+
+
+def put_in_place(database: Path, path: Path) -> None:
+    """Restore as a person does: the file alone, without what the one before kept beside it."""
+    for companion in ("-wal", "-shm"):
+        path.with_name(path.name + companion).unlink()
+    database.rename(path)
+
+
+def test_a_restored_registry_is_the_one_that_counts(registry: Registry, tmp_path: Path) -> None:
+    registry.create_workspace("acme", NOW)
+    _, kept = registry.create_key("acme", "any-actor", NOW)
+    registry.close()
+    with closing(open_registry(DataFolder.open(tmp_path), os.urandom)) as running:
+        shutil.copy(tmp_path / "registry.db", tmp_path / "backup.db")
+        _, later = running.create_key("acme", "any-actor", NOW)
+        put_in_place(tmp_path / "backup.db", tmp_path / "registry.db")
+        assert running.find_key(kept.reveal()) is not None
+        assert running.find_key(later.reveal()) is None
+        assert running.spend_nonce(agent_did(), "n1", Moment(1, NOW)) is True
+        assert running.spend_nonce(agent_did(), "n1", Moment(1, NOW)) is False
+
+
+def test_a_registry_of_another_plane_lets_nobody_in(registry: Registry, tmp_path: Path) -> None:
+    registry.ensure_local(NOW)
+    other = tmp_path / "other"
+    open_registry(DataFolder.open(other), os.urandom).close()
+    put_in_place(other / "registry.db", tmp_path / "registry.db")
+    for _ in range(2):
+        with pytest.raises(AuthorityUnavailable, match="restore the two together"):
+            registry.keys()
 
 
 def test_no_folder_is_unavailable(tmp_path: Path) -> None:

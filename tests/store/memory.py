@@ -22,6 +22,7 @@ class MemoryRows:
         self.rooms: dict[Place, RoomRow] = {}
         self.leases: dict[tuple[str, str, Holder], Lease] = {}
         self.waits: dict[tuple[str, str, Holder], Wait] = {}
+        self.waits_of_node: dict[tuple[str, Node], set[tuple[str, Holder]]] = {}
         self.trusts: dict[tuple[str, str], Trust] = {}
         self.all_counts: dict[str, Counts] = {}
         self.pairs: dict[tuple[str, Holder, str], DeadlockPair] = {}
@@ -39,7 +40,7 @@ class MemoryRows:
         )
 
     def resources_waited_for(self, workspace: str, node: Node) -> Iterable[str]:
-        return {key[1] for key in self.waits if key[0] == workspace and key[2].node == node}
+        return {resource for resource, _ in self.waits_of_node.get((workspace, node), ())}
 
     def queued_resources(self, workspace: str) -> Iterable[str]:
         return {key[1] for key in self.waits if key[0] == workspace}
@@ -100,6 +101,9 @@ class MemoryRows:
                     target.pop(key, None)
                 else:
                     target[key] = row
+        for (workspace, resource, holder), wait in changes.waits.items():
+            places = self.waits_of_node.setdefault((workspace, holder.node), set())
+            (places.discard if wait is None else places.add)((resource, holder))
         self.events += changes.events
         self.fence = self.fence if changes.last_fence is None else changes.last_fence
         self.seq = self.seq if changes.last_seq is None else changes.last_seq

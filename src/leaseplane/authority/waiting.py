@@ -36,7 +36,7 @@ from leaseplane.resources import collides
 from leaseplane.store.contract import DeadlockPair, Event
 
 from . import leases
-from .deadlock import wait_closed_by
+from .deadlock import blocking_leases, find_cycle, wait_closed_by
 from .room import Room
 from .state import State
 
@@ -195,8 +195,11 @@ def time_out(state: State, room: Room, wait: Wait) -> None:
     """Requests whose `maxWaitMs` is over are answered, the oldest first. Each counts as an ask: it is
     granted where it can be by now, and keeps its place otherwise. A resource that is only kept for
     pollers goes to the first parked one, as at any other ask."""
-    serve(state, room, someone_else_asks=True)
     over = [request for request in wait.parked if request.until_boot_ms <= state.now.boot_ms]
+    asked = over[0].access
+    access = access_of_place(asked, wait.parked)
+    state.put_wait(room, msgspec.structs.replace(wait, access=access, asked_access=asked))
+    serve(state, room, someone_else_asks=True)
     for jti in dict.fromkeys(request.jti for request in over):
         place = room.waits.get(wait.waiter)
         if place is None or all(request.jti != jti for request in place.parked):
@@ -213,6 +216,11 @@ def time_out(state: State, room: Room, wait: Wait) -> None:
             parked=left,
         )
         if is_blocked(room, place.waiter, place.access):
+            blocking = blocking_leases(room, place.waiter, place.access, place)
+            deadlock = find_cycle(state, room, place.waiter, blocking)
+            if deadlock is not None:
+                refuse_deadlock(state, room, place.waiter, deadlock, jti)
+                return
             state.put_wait(room, place)
             told = refusal(state, room, place, jti)
             _told(state, room, place, told)

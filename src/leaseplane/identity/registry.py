@@ -146,20 +146,22 @@ def open_registry(folder: DataFolder, random_bytes: RandomBytes) -> "Registry":
     Raises `FolderRefused` where a person has to help (written by a newer version; its secret is not
     the one its keys were made with), `AuthorityUnavailable` where it may work again later.
     """
-    connection = open_database(
-        folder.path / "registry.db", migrations=MIGRATIONS, application_id=APPLICATION_ID
-    )
+    try:
+        key_hash = load_key_hash(folder.keys, random_bytes)
+    except OSError as error:
+        raise AuthorityUnavailable(f"{folder.keys} cannot be used: {error.strerror}") from error
+    return Registry(_opened(folder.path / "registry.db", key_hash), key_hash, random_bytes, folder)
+
+
+def _opened(path: Path, key_hash: KeyHash) -> Database:
+    connection = open_database(path, migrations=MIGRATIONS, application_id=APPLICATION_ID)
     assert isinstance(connection, Database)
     try:
-        try:
-            key_hash = load_key_hash(folder.keys, random_bytes)
-        except OSError as error:
-            raise AuthorityUnavailable(f"{folder.keys} cannot be used: {error.strerror}") from error
         _check_key_hash(connection, key_hash)
-        return Registry(connection, key_hash, random_bytes, folder)
     except BaseException:
         connection.close()
         raise
+    return connection
 
 
 def _check_key_hash(connection: sqlite3.Connection, key_hash: KeyHash) -> None:
@@ -459,12 +461,20 @@ class Registry:
 
     def _rows(self, query: str, *parameters: str | None) -> list[tuple[Any, ...]]:
         """Read from the file that lies in the data folder now: a restored one may have other keys."""
-        connection = self._connection
+        path = self._connection.path
         try:
-            found = os.stat(connection.path)  # noqa: PTH116 - half the price of Path.stat, on every look-up
+            found = os.stat(path)  # noqa: PTH116 - half the price of Path.stat, on every look-up
         except OSError as error:
-            raise DatabaseReplaced(f"{connection.path} is gone: {error.strerror}") from error
-        if (found.st_dev, found.st_ino) != connection.identity:
-            raise DatabaseReplaced(f"{connection.path} has been replaced by another file")
+            raise DatabaseReplaced(f"{path} is gone: {error.strerror}") from error
+        if (found.st_dev, found.st_ino) != self._connection.identity:
+            if not found.st_size:
+                raise DatabaseReplaced(f"{path} has been replaced by an empty file")
+            try:
+                restored = _opened(path, self.key_hash)
+            except FolderRefused as refused:
+                raise DatabaseReplaced(str(refused)) from refused
+            self._connection.close()
+            self._connection = restored
+        connection = self._connection
         with storage_faults(connection):
             return patiently(lambda: connection.execute(query, parameters).fetchall(), _PATIENCE)

@@ -21,7 +21,6 @@ ALGORITHM: Final = "EdDSA"
 RECEIPT_TYPE: Final = "leaseplane-receipt+jws"
 VERSION: Final = 1
 
-Op: TypeAlias = Literal["coordination.lease", "coordination.release", "coordination.wait"]
 LeaseRefusalCode: TypeAlias = Literal["lease_held", "deadlock", "stale_lease"]
 ReleaseRefusalCode: TypeAlias = Literal["not_held", "not_holder", "stale_lease"]
 

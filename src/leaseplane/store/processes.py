@@ -108,13 +108,14 @@ class Presence:
         else:
             return True
         # Full is either its inbox, or our own account of what was sent and not yet read, which may be
-        # owed by quite other processes. A new socket has an account of its own.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outbox:
-            outbox.setblocking(False)
-            try:
+        # owed by quite other processes. A new socket has an account of its own. Where none can be made, the
+        # other looks by itself a little later; raising here would deny a commit that stands.
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outbox:
+                outbox.setblocking(False)
                 outbox.sendto(_LOOK_AGAIN, address)
-            except OSError as error:
-                return error.errno in _FULL
+        except OSError as error:
+            return error.errno in _FULL
         return True
 
     def dead(self, process_ids: set[str]) -> set[str]:
@@ -147,15 +148,20 @@ class Presence:
             # Where another burier was faster, the lock that we hold has no name any more.
             if not lock.is_unlinked:
                 _remove(process_id, self._folder_fd)
+        except OSError:
+            # A folder in which nothing can be removed right now: what is left is found again.
+            return False
         finally:
             lock.close()
         return True
 
-    def close(self) -> None:
-        """Disappear. The others take this process for dead from here on."""
+    def close(self, *, to_be_buried: bool = False) -> None:
+        """Disappear. The others take this process for dead from here on; `to_be_buried` leaves the files
+        for them to find."""
         if not self._is_open:
             return
-        _remove(self._process_id, self._folder_fd)
+        if not to_be_buried:
+            _remove(self._process_id, self._folder_fd)
         self._forget()
 
     def _forget(self) -> None:

@@ -83,13 +83,18 @@ class SqliteStore:
 
     def reopen(self) -> None:
         """Open the same path again, after its file was moved away or replaced. Makes no new plane there:
-        raises `AuthorityUnavailable` while there is no file."""
-        if not self.path.exists():
+        raises `AuthorityUnavailable` while there is no file, or an empty one."""
+        try:
+            is_there = self.path.stat().st_size > 0
+        except OSError:
+            is_there = False
+        if not is_there:
             raise AuthorityUnavailable(f"{self.path} is gone; put it back, and the plane goes on")
+        reopened = database.open_database(self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID)
+        # Only now: while what is there cannot be opened, the old connection goes on to say that its own
+        # file is not in place. A closed one would be a fault of ours at the next transaction.
         self._connection.close()
-        self._connection = database.open_database(
-            self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID
-        )
+        self._connection = reopened
         self._data_version = -1
         self._first_event = None
 

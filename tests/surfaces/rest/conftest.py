@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.scenarios.agents import did
 from tests.surfaces.rest.wire import QUICK, ScriptedEngine, Server
 
 from leaseplane.clock import SystemClock
@@ -34,6 +35,7 @@ def _make_keys(folder: Path) -> dict[str, str]:
     now_ms = SystemClock().now().wall_ms
     registry = open_registry(data_folder, os.urandom)
     registry.create_workspace("acme", now_ms)
+    registry.admit_agent(did("signer"), "acme", now_ms)
     keys = {
         "any": registry.create_key("acme", "any-actor", now_ms)[1].reveal(),
         "ada": registry.create_key("acme", "bound", now_ms, actor=ADA)[1].reveal(),

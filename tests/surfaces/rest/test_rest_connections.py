@@ -86,6 +86,23 @@ def test_an_idle_connection_is_kept_longer_and_then_closed(serve: Serve) -> None
     assert 0.55 <= closed_after_s(wire) < 3
 
 
+def test_a_caller_that_does_not_read_its_answers_is_closed(serve: Serve) -> None:
+    server = serve(openapi=b'"' + b"x" * 6_000_000 + b'"')
+    wire = server.wire()
+    wire.send(server.request("GET", "/openapi.json", key=None) * 3)
+    wait_for(lambda: len(server.rest.server_state.connections) == 1)
+    wait_for(lambda: not server.rest.server_state.connections)
+
+
+def test_a_caller_that_does_not_read_makes_room_for_another(serve: Serve) -> None:
+    server = serve(ConnectionBounds(connections=1), openapi=b'"' + b"x" * 6_000_000 + b'"')
+    server.wire().send(server.request("GET", "/openapi.json", key=None) * 3)
+    wait_for(lambda: server.rest.server_state.total_requests == 1)
+    fresh = server.wire()
+    fresh.send(server.request("GET", "/healthz"))
+    assert (fresh.response("GET") or pytest.fail()).status == 200
+
+
 def test_a_parked_request_is_not_slow(serve: Serve) -> None:
     server = serve()
     server.engine.parks = True
@@ -517,7 +534,7 @@ def test_an_orderly_end_answers_what_is_parked(serve: Serve) -> None:
 
 
 PROGRAM = """
-import socket, sys
+import asyncio, socket, sys
 sys.path.insert(0, {path!r})
 from leaseplane.surfaces.rest.connections import ConnectionBounds
 from leaseplane.surfaces.rest.server import RestServer, listen_on, raise_open_files
@@ -530,7 +547,7 @@ class Surface:
 sockets = listen_on("127.0.0.1", 0)
 server = RestServer(Surface(), ConnectionBounds())
 print(sockets[0].getsockname()[1], raise_open_files(), flush=True)
-server.run_on(sockets)
+asyncio.run(server.serve(sockets))
 print("ended", flush=True)
 """
 

@@ -7,8 +7,10 @@ import time
 from typing import Any
 
 import rfc8785
+from tests.scenarios.agents import did, private_key
 from tests.surfaces.rest.wire import BREAK, LEASE, RELEASE, TRUST, WAIT, Response, Server
 
+from leaseplane.identity.signatures import sign_request
 from leaseplane.receipts.base64url import decode
 from leaseplane.surfaces.rest.samples import ADA, BOB
 
@@ -217,3 +219,56 @@ def wait_until(condition: Any, within_s: float = 5) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen in time"
         time.sleep(0.005)
+
+
+def signed(
+    plane: Server, method: str, target: str, body: bytes, nonce: str, signer: str = "signer"
+) -> dict[str, str]:
+    """The headers of a request that an agent signs with its own key."""
+    fields = sign_request(
+        method,
+        f"http://127.0.0.1:{plane.port}{target}",
+        body,
+        private_key=private_key(signer),
+        created_s=int(time.time()),
+        nonce=nonce,
+    )
+    return {name.decode().replace("-", "_"): value.decode() for name, value in fields}
+
+
+def test_an_agent_that_signs_needs_no_key_and_names_itself_only(plane: Server) -> None:
+    signer = did("signer")
+    body = json.dumps(asking("lock:signed", signer)).encode()
+    headers = signed(plane, "POST", LEASE, body, "n1")
+    granted = plane.ask("POST", LEASE, body, None, **headers)
+    assert (granted.status, granted.json["lease"]["holder"]) == (200, signer)
+    assert (stated(granted)["auth"], stated(granted)["workspace"]) == ("http-signature", "acme")
+    # The same agent, the same workspace: a key that may name anyone finds its lease.
+    assert plane.ask("POST", LEASE, asking("lock:signed", signer)).json["renewed"] is True
+
+    def code(*sent: Any, **with_headers: str) -> tuple[int, str]:
+        response = plane.ask(*sent, **with_headers)
+        return response.status, response.json["error"]
+
+    assert code("POST", LEASE, body, None, **headers) == (401, "unauthenticated")  # a replay
+    headers = signed(plane, "POST", LEASE, body, "n2")
+    other_body = json.dumps(asking("lock:other", signer)).encode()
+    assert code("POST", LEASE, other_body, None, **headers) == (401, "unauthenticated")
+    assert code("POST", RELEASE, body, None, **headers) == (401, "unauthenticated")
+    headers = signed(plane, "POST", LEASE, body, "n3")
+    assert code("POST", LEASE, body, **headers) == (401, "unauthenticated")  # with a key, too
+    for_another = json.dumps(asking("lock:signed", ADA)).encode()
+    headers = signed(plane, "POST", LEASE, for_another, "n4")
+    assert code("POST", LEASE, for_another, None, **headers) == (403, "actor_mismatch")
+    headers = signed(plane, "POST", LEASE, body, "n5", "a stranger")
+    assert code("POST", LEASE, body, None, **headers) == (401, "unauthenticated")
+
+
+def test_a_signature_covers_the_query(plane: Server) -> None:
+    target = f"{WAIT}?resource=lock:signed%2Fquery"
+    headers = signed(plane, "GET", target, b"", "q1")
+    assert plane.ask("GET", f"{WAIT}?resource=lock:signed", None, None, **headers).status == 401
+    headers = signed(plane, "GET", target, b"", "q2")
+    listed = plane.ask("GET", target, None, None, **headers)
+    assert (listed.status, listed.json["waiting"]) == (200, [])
+    assert stated(listed)["resource"] == "lock:signed/query"

@@ -128,6 +128,16 @@ def test_unknown_members_are_ignored(scripted: Server, engine: ScriptedEngine) -
     assert engine.asked[0][1] == Acquire("lock:x", ADA)
 
 
+def test_an_unknown_member_is_ignored_though_its_name_is_no_text(
+    scripted: Server, engine: ScriptedEngine
+) -> None:
+    members = json.dumps(MINIMAL)[1:]
+    for unknown in ('"\\ud800":1', '"\\udfff":{}', '"ttlMs":{"\\ud800":"\\ud800"}', '"x":["\\udc00"]'):
+        response = scripted.ask("POST", LEASE, f"{{{unknown},{members}".encode())
+        assert response.status == 200, response
+    assert scripted.ask("DELETE", WAIT, f'{{"\\ud800":1,{members}'.encode()).status == 200
+
+
 def test_every_member_arrives(scripted: Server, engine: ScriptedEngine) -> None:
     body = {
         **MINIMAL,

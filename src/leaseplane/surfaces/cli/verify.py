@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import msgspec
 
@@ -13,16 +13,11 @@ from leaseplane import limits
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.store.folder import DataFolder, FolderRefused
 from leaseplane.surfaces.cli.parser import Commands, add_command, add_data, data_folder
-from leaseplane.surfaces.cli.terminal import CommandRefused, Terminal
+from leaseplane.surfaces.cli.terminal import DONE, REFUSED, UNREACHABLE, USAGE, CommandRefused, Terminal
 
 if TYPE_CHECKING:
     # Only when it runs: all commands are declared at every start, and these are slow to import.
     from leaseplane.receipts.verify import Verdict
-
-EXIT_VALID: Final = 0
-EXIT_INVALID: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNREACHABLE: Final = 3
 
 Keys = Callable[[], tuple[Mapping[str, object], bool]]
 """The key set of the plane that this command is configured for, and whether that one is embedded.
@@ -57,12 +52,12 @@ def _verify(args: argparse.Namespace, terminal: Terminal) -> int:
         now_s=terminal.clock.now().wall_ms // 1000,
         keys=lambda: _plane_keys(args, terminal),
     )
-    if status in (EXIT_USAGE, EXIT_UNREACHABLE):
+    if status in (USAGE, UNREACHABLE):
         # Told as every command's, in JSON too where that was asked for.
         raise CommandRefused(
             complaint.getvalue().removeprefix("leaseplane verify: "),
             status=status,
-            code="invalid_request" if status == EXIT_USAGE else "authority_unavailable",
+            code="invalid_request" if status == USAGE else "authority_unavailable",
         )
     return status
 
@@ -133,7 +128,7 @@ def run(
         jwks, self_issued = (None, False) if args.jwks is None else (_key_set(args.jwks, stdin), False)
     except _Unusable as unusable:
         stderr.write(f"leaseplane verify: {unusable}\n")
-        return EXIT_USAGE
+        return USAGE
     if jwks is None:
         try:
             jwks, self_issued = keys()
@@ -142,7 +137,7 @@ def run(
                 f"leaseplane verify: the plane's keys cannot be reached: {unreachable}. "
                 "With --jwks FILE none need be.\n"
             )
-            return EXIT_UNREACHABLE
+            return UNREACHABLE
     from leaseplane.receipts.verify import verify_receipt
 
     verdict = verify_receipt(
@@ -152,7 +147,7 @@ def run(
     # A terminal that cannot show a name gets it spelled out, and not a traceback.
     encoding = stdout.encoding or "utf-8"
     stdout.write(said.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    return EXIT_VALID if verdict.valid else EXIT_INVALID
+    return DONE if verdict.valid else REFUSED
 
 
 def _read(name: str, stdin: BinaryIO) -> bytes:

@@ -57,7 +57,7 @@ class ConnectionBounds(msgspec.Struct, frozen=True, kw_only=True):
     complete_ms: int = REQUEST_COMPLETE_MS_MAX
     """From a request's first byte to its last, and from a connection's beginning to the first byte."""
     idle_ms: int = KEEP_ALIVE_MS_MAX
-    """From one answer to the first byte of the next request."""
+    """From one answer to the first byte of the next request, and for how long answers may lie unread."""
     sweep_ms: int = CONNECTION_SWEEP_MS
     connections: int = CONNECTIONS_MAX
 
@@ -109,10 +109,16 @@ class Connections:
         self._open.discard(connection)
 
     def _shed(self) -> bool:
-        """Close some of those that nobody waits on: first those that never completed a request."""
-        idle = [connection for connection in self._open if connection.idle_since is not None]
-        idle.sort(key=lambda connection: (connection.answers > 0, connection.idle_since))
-        for connection in idle[:CONNECTIONS_SHED]:
+        """Close some of those that nobody waits on: first those that never completed a request, last
+        those that do not read their answers, of which one may be in the middle of a long one."""
+        idle: list[tuple[bool, bool, Sweeps, Connection]] = []
+        for connection in self._open:
+            is_unread = connection.unread_since is not None
+            since = connection.unread_since if is_unread else connection.idle_since
+            if since is not None:
+                idle.append((is_unread, connection.answers > 0, since, connection))
+        idle.sort(key=lambda each: each[:3])
+        for *_, connection in idle[:CONNECTIONS_SHED]:
             connection.give_up()
             self._open.discard(connection)
         return bool(idle)
@@ -127,6 +133,8 @@ class Connections:
                 over = self.now - connection.idle_since >= allowed
             else:
                 over = False
+            if connection.unread_since is not None and not over:
+                over = self.now - connection.unread_since >= self._idle_sweeps
             if over:
                 connection.give_up()
         self._timer = loop.call_later(self._bounds.sweep_ms / 1000, self._sweep, loop)
@@ -137,6 +145,8 @@ class Connection(HttpToolsProtocol):
 
     `message_since` is when the request began of which not everything is here yet, or None.
     `idle_since` is since when no request is being answered, or None while one is.
+    `unread_since` is since when its caller has let answers pile up unread, or None. The request that is
+    being answered waits for that caller and nobody for it, so it keeps no connection open.
     """
 
     def __init__(
@@ -151,6 +161,7 @@ class Connection(HttpToolsProtocol):
         self._all = connections
         self.message_since: Sweeps | None = None
         self.idle_since: Sweeps | None = connections.now
+        self.unread_since: Sweeps | None = None
         self.answers = 0
         self._running: RequestResponseCycle | None = None
         self._within_head = False
@@ -298,6 +309,14 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     # -- what goes out -------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread_since = self._all.now
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.unread_since = None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle

@@ -58,7 +58,8 @@ agent's own key (RFC 9421). Showing both, or either twice, is `unauthenticated`.
 - `Host`, and `Origin` where one is sent, have to name this server: `localhost`, `127.0.0.1` or `[::1]`
   with any port, or what `--allow-host` adds. Anything else is `forbidden`, on every route.
 - A request has {_COMPLETE_S} s from its first byte to be complete, and {_HEAD_KIB} KiB for its header. A
-  connection may idle for {_IDLE_S} s between two requests. Beyond that it is closed.
+  connection may idle for {_IDLE_S} s between two requests, or leave answers unread for as long. Beyond that
+  it is closed.
 - Closing the connection of a request that is parked with `maxWaitMs` ends that request. So does closing
   only the sending half of it.
 

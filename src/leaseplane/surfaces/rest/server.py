@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any, Final, cast
 
 import uvicorn
-import uvloop
 
 from leaseplane.limits import CONNECTIONS_MAX, FILES_KEPT_FREE, STOP_MS_MAX
 from leaseplane.surfaces.rest.connections import ConnectionBounds, Connections
@@ -100,11 +99,6 @@ class RestServer(uvicorn.Server):
                 timeout_graceful_shutdown=STOP_MS_MAX // 1000,
             )
         )
-
-    def run_on(self, sockets: list[socket.socket]) -> None:
-        """Serve on an event loop of its own, and return when the end has been orderly."""
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self.serve(sockets))
 
     def stop(self) -> None:
         """Begin the orderly end. May be called from a signal handler and from another thread."""
