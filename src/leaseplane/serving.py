@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -48,6 +48,9 @@ from leaseplane.store.database import DatabaseBusy, DatabaseReplaced
 from leaseplane.store.folder import FolderRefused
 
 _log = logging.getLogger(__name__)
+
+_JTI_BYTES: Final = 18
+_JTIS_DRAWN: Final = 64
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
@@ -92,6 +95,7 @@ class Engine:
         self._random = random or SystemRandom()
         self._loop: asyncio.AbstractEventLoop
         self._committer = ThreadPoolExecutor(1, "leaseplane-commit")
+        self._jtis: list[str] = []
         self._items: deque[_Item] = deque()
         self._one_by_one = 0
         self._path: Generator[Decided | None, None, Decided] | None = None
@@ -135,7 +139,7 @@ class Engine:
         ask = Ask(
             principal=principal,
             command=command,
-            jti=base64.urlsafe_b64encode(self._random_bytes(18)).decode("ascii"),
+            jti=self._new_jti(),
             request_id=self._plane.new_request_id(),
             process_id=self._plane.presence.process_id,
             request=request,
@@ -152,6 +156,17 @@ class Engine:
             raise
         finally:
             self._open_calls -= 1
+
+    def _new_jti(self) -> str:
+        if not self._jtis:
+            # Many at once: each look at the kernel's randomness lets go of the interpreter's lock, and
+            # has to wait for it again where the committing thread has taken it.
+            drawn = self._random_bytes(_JTI_BYTES * _JTIS_DRAWN)
+            self._jtis = [
+                base64.urlsafe_b64encode(drawn[at : at + _JTI_BYTES]).decode("ascii")
+                for at in range(0, len(drawn), _JTI_BYTES)
+            ]
+        return self._jtis.pop()
 
     def ready(self) -> None:
         """Raises `AuthorityUnavailable` while the store does not answer."""
