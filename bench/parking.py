@@ -112,7 +112,7 @@ def _idle(plan: Plan, server: Server) -> list[Row]:
     key = server.api_key
     actors = agents(plan.parked + 1)
     _ask_once(server, acquire("lock:bench/idle", actors[-1], key), GRANTED)
-    alone_ms = _cpu_ms_per_s(server, plan.idle_s)
+    alone_ms = _cpu_ms_per_s(server, plan.idle_seconds)
     with ExitStack() as opened:
         for actor in actors[: plan.parked]:
             connection = opened.enter_context(_open(server))
@@ -123,7 +123,7 @@ def _idle(plan: Plan, server: Server) -> list[Row]:
                 raise Void("not all requests were parked")
             time.sleep(0.05)
         time.sleep(0.5)
-        parked_ms = _cpu_ms_per_s(server, plan.idle_s)
+        parked_ms = _cpu_ms_per_s(server, plan.idle_seconds)
     return [
         bounded(
             SECTION,
@@ -136,10 +136,14 @@ def _idle(plan: Plan, server: Server) -> list[Row]:
     ]
 
 
-def _cpu_ms_per_s(server: Server, for_s: float) -> float:
-    cpu_s, began = server.cpu_s(), time.monotonic()
-    time.sleep(for_s)
-    return 1_000 * (server.cpu_s() - cpu_s) / (time.monotonic() - began)
+def _cpu_ms_per_s(server: Server, seconds: int) -> float:
+    """The median of so many seconds: one in which others thrash the caches tells nothing."""
+    each_ms = []
+    for _ in range(seconds):
+        cpu_s, began = server.cpu_s(), time.monotonic()
+        time.sleep(1)
+        each_ms.append(1_000 * (server.cpu_s() - cpu_s) / (time.monotonic() - began))
+    return statistics.median(each_ms)
 
 
 # -- one request at a time ---------------------------------------------------------------------

@@ -20,7 +20,7 @@ class Plan(NamedTuple):
     waiters_many: int
     hand_overs: int
     parked: int
-    idle_s: float
+    idle_seconds: int
     """For how long CPU time is counted, with parked requests and without."""
     part_s: float
     """For how long each part is measured by itself."""
@@ -39,7 +39,7 @@ FULL = Plan(
     waiters_many=10_000,
     hand_overs=300,
     parked=1_000,
-    idle_s=6,
+    idle_seconds=9,
     part_s=1.5,
 )
 
@@ -52,6 +52,6 @@ QUICK = FULL._replace(
     size_s_max=8,
     leases_many=100_000,
     hand_overs=60,
-    idle_s=2,
+    idle_seconds=3,
     part_s=0.4,
 )

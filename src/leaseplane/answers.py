@@ -79,6 +79,8 @@ def _second_text(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
 
 
+# What is decided in one transaction has one time, and its receipts tell it once more.
+@lru_cache(maxsize=256)
 def time_text(wall_ms: int) -> str:
     """An instant as the contract writes it: RFC 3339, UTC, with milliseconds."""
     second, ms = divmod(wall_ms, 1000)

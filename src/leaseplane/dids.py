@@ -28,6 +28,8 @@ from leaseplane.limits import ACTOR_DID_BYTES_MAX, DIDS_CACHED_MAX
 from leaseplane.resources import NameRefused
 
 _DID: Final = re.compile(r"did:[a-z0-9]+:(?:[A-Za-z0-9._\-:]|%[0-9A-Fa-f]{2})+(?<!:)")
+DID_PATTERN: Final = r"^did:[a-z0-9]+:([A-Za-z0-9._\-:]|%[0-9A-Fa-f]{2})*([A-Za-z0-9._\-]|%[0-9A-Fa-f]{2})$"
+"""The same for JSON Schema, which knows no lookbehind. It says nothing of the key in a did:key."""
 _DID_KEY: Final = "did:key:"
 
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"

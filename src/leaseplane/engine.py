@@ -63,7 +63,13 @@ class Plane:
     """
 
     def __init__(
-        self, folder: DataFolder, store: SqliteStore, clock: Clock, presence: Presence, keyring: Keyring
+        self,
+        folder: DataFolder,
+        store: SqliteStore,
+        clock: Clock,
+        presence: Presence,
+        keyring: Keyring,
+        settings: Settings,
     ) -> None:
         self.folder = folder
         self.store = store
@@ -71,6 +77,7 @@ class Plane:
         self.presence = presence
         self.keyring = keyring
         self.state: State
+        self._settings = settings
         self._stored_terms: str | None = None
         self._requests = 0
 
@@ -101,10 +108,24 @@ class Plane:
                 random_bytes=random_bytes,
                 issuer=settings.public_url,
             )
-            plane = cls(folder, store, clock, presence, keyring)
+            plane = cls(folder, store, clock, presence, keyring, settings)
             plane._adopt(settings, governs)
             opened.pop_all()
         return plane
+
+    def reopen(self) -> list[Delivery]:
+        """Go on with the file that has the database's name now: ours put back, or a backup of it. What holds
+        on opening a folder holds then. Returns replies to requests that this process keeps.
+
+        Raises `AuthorityUnavailable` while there is none that can be used, also where the whole folder is
+        another one, in which the other processes do not find this one; `FolderRefused` as `open` does.
+        """
+        if not self.presence.is_in(self.folder.processes):
+            raise AuthorityUnavailable(
+                f"{self.folder.path} has been replaced by another folder; start this process again"
+            )
+        self.store.reopen()
+        return self._adopt(self._settings, governs=False)
 
     def close(self) -> None:
         """Leave the folder. What this process kept parked is taken over by the others as withdrawn."""
@@ -224,7 +245,7 @@ class Plane:
         decide.bury(state, dead)
         self.store.drop_deliveries_of(dead)
 
-    def _adopt(self, settings: Settings, governs: bool) -> None:
+    def _adopt(self, settings: Settings, governs: bool) -> list[Delivery]:
         """Before anything is decided here: what was fixed for this folder, full terms under a new boot,
         and nothing left of the dead.
 
@@ -261,6 +282,7 @@ class Plane:
         for process_id in dead:
             self.presence.bury(process_id)
         self._wake(deliveries)
+        return deliveries
 
     def _give_full_terms(self) -> None:
         self.store.forget_boot(self.state.now, self.state.terms.lease_ms)

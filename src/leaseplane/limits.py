@@ -38,6 +38,9 @@ POLLING_GRACE_MS: Final = 250
 
 POSITION_EXACT_MAX: Final = 1_000
 PARK_MS_MAX: Final = 300_000
+PARKED_OVERDUE_MS: Final = 1_000
+"""How long after its time a parked request without an answer is asked after: the authority answers
+within ALARM_LATE_MS_MAX, so it has lost the request by then."""
 
 # -- per workspace (too_many) ------------------------------------------------------------------
 
@@ -81,6 +84,9 @@ TRUST_EXPIRY_HALVES: Final = -10
 # -- storage -----------------------------------------------------------------------------------
 
 IDEMPOTENCY_KEPT_MS: Final = 600_000
+IDEMPOTENCY_SWEPT_MAX: Final = 2 * 64
+"""Records that are no longer kept and that one transaction removes: more than one can add."""
+
 BATCH_ASKS_MAX: Final = 64
 """Asks decided in one transaction. More lengthen the first one's wait for no gain in throughput."""
 
@@ -170,9 +176,11 @@ SIGNING_KEYS_MAX: Final = 10_000
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
+assert ALARM_LATE_MS_MAX < PARKED_OVERDUE_MS
 assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX
 assert BUSY_RETRY_MS < BUSY_GIVE_UP_MS
+assert BATCH_ASKS_MAX < IDEMPOTENCY_SWEPT_MAX
 assert WAL_CHECKPOINT_PAGES * 4_096 <= WAL_KEPT_BYTES_MAX
 assert ADMITTED_MAX <= POSITION_EXACT_MAX <= WAITS_PER_WORKSPACE_MAX
 assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPACE_MAX

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from leaseplane.dids import check_actor
+from leaseplane.dids import DID_PATTERN, check_actor
 from leaseplane.limits import (
     ACTOR_DID_BYTES_MAX,
     INSTANCE_CHARS_MAX,
@@ -48,7 +48,16 @@ from leaseplane.model import (
     Withdraw,
     Withdrawn,
 )
-from leaseplane.resources import check_instance, check_lease_id, check_note, check_reason, check_resource
+from leaseplane.resources import (
+    NAME_PATTERN,
+    RESOURCE_PATTERN,
+    TEXT_PATTERN,
+    check_instance,
+    check_lease_id,
+    check_note,
+    check_reason,
+    check_resource,
+)
 
 MemberSource: TypeAlias = Literal["body", "query", "query or body"]
 ReceiptOp: TypeAlias = Literal["coordination.lease", "coordination.release", "coordination.wait"]
@@ -72,6 +81,7 @@ Resource = Annotated[
         description=f"The name of what is leased: `scheme:rest` or a plain name, 1 to {RESOURCE_BYTES_MAX} "
         "bytes of UTF-8, compared byte by byte.",
         examples=["lock:deploy/production"],
+        extra_json_schema={"maxLength": RESOURCE_BYTES_MAX, "pattern": RESOURCE_PATTERN},
     ),
 ]
 ActorDid = Annotated[
@@ -80,6 +90,7 @@ ActorDid = Annotated[
         min_length=1,
         description=f"The agent that asks: a DID of at most {ACTOR_DID_BYTES_MAX} bytes.",
         examples=["did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"],
+        extra_json_schema={"maxLength": ACTOR_DID_BYTES_MAX, "pattern": DID_PATTERN},
     ),
 ]
 Instance = Annotated[
@@ -90,6 +101,7 @@ Instance = Annotated[
         description="Which part of the agent asks. Keeps two processes of one agent apart. "
         "Absent: the agent as a whole.",
         examples=["ci.1"],
+        extra_json_schema={"pattern": NAME_PATTERN},
     ),
 ]
 WantedAccess = Annotated[
@@ -114,6 +126,7 @@ LeaseId = Annotated[
         min_length=1,
         max_length=LEASE_ID_CHARS_MAX,
         description="The id of the lease that is meant, as its grant told it.",
+        extra_json_schema={"pattern": TEXT_PATTERN},
     ),
 ]
 Note = Annotated[
@@ -122,6 +135,7 @@ Note = Annotated[
         max_length=NOTE_CHARS_MAX,
         description="What the lease is for; shown to those who wait and in the console.",
         examples=["rolling out 4.2"],
+        extra_json_schema={"pattern": TEXT_PATTERN},
     ),
 ]
 Reason = Annotated[
@@ -131,6 +145,7 @@ Reason = Annotated[
         max_length=REASON_CHARS_MAX,
         description="Why the operator ends the lease; kept in the ledger.",
         examples=["agent is stuck"],
+        extra_json_schema={"pattern": TEXT_PATTERN},
     ),
 ]
 

@@ -84,6 +84,21 @@ _END_SPACES: Final = re.compile(rf"\A[\t-\r\x85 {_WIDE_SPACES}]+|[\t-\r\x85 {_WI
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]*")
 
+# What JSON Schema can say of all this (ECMA-262 without its flag for Unicode): not the normal form, not
+# what is beyond the BMP, not the rules for file: names. What is accepted here matches; not the reverse.
+_SCHEMA_CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
+_SCHEMA_REFUSED: Final = (
+    _SCHEMA_CONTROLS
+    + _WIDE_SPACES.replace(r"\x", r"\u00")
+    + "".join(rf"\u{low:04x}-\u{high:04x}" for low, high in DEFAULT_IGNORABLE_RANGES if high <= 0xFFFF)
+)
+TEXT_PATTERN: Final = f"^[^{_SCHEMA_CONTROLS}]*$"
+NAME_PATTERN: Final = f"^[^ {_SCHEMA_REFUSED}]([^{_SCHEMA_REFUSED}]*[^ {_SCHEMA_REFUSED}])?$"
+RESOURCE_PATTERN: Final = (
+    rf"^([a-z][a-z0-9+.\-]*:[^{_SCHEMA_REFUSED}]*[^ {_SCHEMA_REFUSED}]"
+    f"|[^ :{_SCHEMA_REFUSED}]([^:{_SCHEMA_REFUSED}]*[^ :{_SCHEMA_REFUSED}])?)$"
+)
+
 # Printable ASCII without a space at either end: a plain name, `scheme:rest`, or a `file:` name of
 # segments none of which is empty, `.` or `..`. A name that does not match is not thereby wrong.
 _EVERYDAY: Final = re.compile(

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,6 +26,7 @@ from leaseplane.limits import (
     BATCH_ASKS_MAX,
     BUSY_GIVE_UP_MS,
     BUSY_RETRY_MS,
+    PARKED_OVERDUE_MS,
     PROCESS_RECHECK_MS,
 )
 from leaseplane.model import (
@@ -47,6 +48,9 @@ from leaseplane.store.database import DatabaseBusy, DatabaseReplaced
 from leaseplane.store.folder import FolderRefused
 
 _log = logging.getLogger(__name__)
+
+_JTI_BYTES: Final = 18
+_JTIS_DRAWN: Final = 64
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
@@ -91,6 +95,7 @@ class Engine:
         self._random = random or SystemRandom()
         self._loop: asyncio.AbstractEventLoop
         self._committer = ThreadPoolExecutor(1, "leaseplane-commit")
+        self._jtis: list[str] = []
         self._items: deque[_Item] = deque()
         self._one_by_one = 0
         self._path: Generator[Decided | None, None, Decided] | None = None
@@ -134,7 +139,7 @@ class Engine:
         ask = Ask(
             principal=principal,
             command=command,
-            jti=base64.urlsafe_b64encode(self._random_bytes(18)).decode("ascii"),
+            jti=self._new_jti(),
             request_id=self._plane.new_request_id(),
             process_id=self._plane.presence.process_id,
             request=request,
@@ -151,6 +156,17 @@ class Engine:
             raise
         finally:
             self._open_calls -= 1
+
+    def _new_jti(self) -> str:
+        if not self._jtis:
+            # Many at once: each look at the kernel's randomness lets go of the interpreter's lock, and
+            # has to wait for it again where the committing thread has taken it.
+            drawn = self._random_bytes(_JTI_BYTES * _JTIS_DRAWN)
+            self._jtis = [
+                base64.urlsafe_b64encode(drawn[at : at + _JTI_BYTES]).decode("ascii")
+                for at in range(0, len(drawn), _JTI_BYTES)
+            ]
+        return self._jtis.pop()
 
     def ready(self) -> None:
         """Raises `AuthorityUnavailable` while the store does not answer."""
@@ -200,13 +216,20 @@ class Engine:
         dismissed: set[_Call] = set()
         while True:
             # Looked at again after each round: what was asked just before may be parked only now.
-            for call in set(self._parked.values()) - dismissed:
+            still_parked = set(self._parked.values()) - dismissed
+            for call in still_parked:
                 dismissed.add(call)
                 self.put(_Dismiss(call))
+            if still_parked:
+                # Others may have decided about them before, and their wake-up be still on its way.
+                self.put(_TakeDeliveries(self, self._plane))
             if not self._items and self._path is None:
                 break
             self._idle.clear()
             await self._idle.wait()
+        for call in self._parked.values():
+            call.failed(AuthorityUnavailable("the plane is being stopped"))
+        self._parked.clear()
         self._loop.remove_reader(self._plane.presence.fileno())
         self._committer.shutdown()
 
@@ -331,8 +354,13 @@ class Engine:
 
     def put_later(self, item: _Item) -> None:
         """For a transaction when the store answers again; not while stopping, when others take over."""
+
+        def put_now() -> None:
+            if not self._closed:
+                self.put(item)
+
         if not self._closed:
-            self._loop.call_later(PROCESS_RECHECK_MS / 1000, self.put, item)
+            self._loop.call_later(PROCESS_RECHECK_MS / 1000, put_now)
 
     def _woken(self) -> None:
         """Another process has decided something about requests that we keep."""
@@ -372,8 +400,10 @@ class Engine:
         now_ms = self._looked_boot_ms = self.now_boot_ms()
         try:
             if isinstance(self._fault, DatabaseReplaced):
-                self._plane.store.reopen()
-                self._plane.state.forget()
+                for delivery in self._plane.reopen():
+                    self.deliver(delivery)
+                # Their places are in another file now, or in none.
+                self._ask_after(list(self._parked.values()))
             self._alarm_boot_ms = self._plane.store.next_alarm_boot_ms()
             if now_ms - self._processes_seen_boot_ms >= PROCESS_RECHECK_MS:
                 self._processes_seen_boot_ms = now_ms
@@ -381,10 +411,22 @@ class Engine:
                 if self._plane.store.has_deliveries():
                     # Whoever decided them died before it could wake us.
                     self.put(_TakeDeliveries(self, self._plane))
+                self._ask_after([call for call in self._parked.values() if call.is_overdue(now_ms)])
         except (AuthorityUnavailable, FolderRefused) as error:
             self._fault = error if isinstance(error, AuthorityUnavailable) else self._fault
             return False
         return True
+
+    def _ask_after(self, calls: "list[_Call]") -> None:
+        """Have those of these parked calls ask anew that nobody will answer any more."""
+        if calls:
+            # What is decided about them already comes first.
+            self.put(_TakeDeliveries(self, self._plane))
+            for call in calls:
+                self.put(_AskAfter(self, call))
+
+    def is_parked(self, pending: Pending) -> bool:
+        return pending.request_id in self._parked
 
     def _look_for_dead(self) -> None:
         presence = self._plane.presence
@@ -487,6 +529,9 @@ class _Call(_Item):
             self._send(result)
 
     def failed(self, error: Exception) -> None:
+        if self._reply is not None and self.is_gone:
+            # A hand-over that was to be taken back, or whose caller left before its mark was stored.
+            self._engine.put_later(self)
         if self._pending is not None and not self.is_gone:
             # The lease was handed over, but the mark was not stored for certain: it may be undone.
             error = OutcomeUnknown(f"the hand-over may or may not stand: {error}")
@@ -510,6 +555,20 @@ class _Call(_Item):
         self.is_gone = True
         if self._pending is not None and self._reply is None:
             self._engine.put(_HangUp(self._engine, self._pending))
+
+    def is_overdue(self, now_boot_ms: int) -> bool:
+        """Whether its time is over for so long that nobody seems to know of it."""
+        return self._pending is not None and now_boot_ms > self._pending.until_boot_ms + PARKED_OVERDUE_MS
+
+    def is_kept(self, state: State) -> bool:
+        """Whether the authority knows of this parked request."""
+        return self._pending is None or self._reply is not None or decide.is_kept(state, self._pending)
+
+    def not_kept(self) -> None:
+        """It does not, so nobody else will answer."""
+        if self._pending is not None and self._reply is None and self._engine.is_parked(self._pending):
+            self._engine.forget_parked(self._pending)
+            self._ask_anew()
 
     def dismiss(self, state: State) -> None:
         """The plane is stopping: answer as if the time were over."""
@@ -579,6 +638,27 @@ class _Dismiss(_Item):
 
     def failed(self, error: Exception) -> None:
         self._call.failed(error)
+
+
+class _AskAfter(_Item):
+    """See whether a parked request still has its place: the file may have been replaced by a backup, or
+    this process been taken for dead because someone emptied the folder of the processes."""
+
+    __slots__ = ("_call", "_engine")
+
+    def __init__(self, engine: Engine, call: _Call) -> None:
+        self._engine = engine
+        self._call = call
+
+    def work(self, state: State) -> Any:
+        return self._call.is_kept(state)
+
+    def stands(self, result: Any) -> None:
+        if result is False:
+            self._call.not_kept()
+
+    def failed(self, error: Exception) -> None:
+        self._engine.put_later(self)
 
 
 class _Done(_Item):

@@ -355,7 +355,9 @@ def _read_one(setting: Setting, text: str) -> object:
     try:
         return setting.read(text)
     except ValueError as error:
-        shown = "" if setting.kind == "secret" else f"={text[:200]!r}"
+        # A URL that is refused for the user in it may hold that one's password.
+        without_user = re.sub(r"//[^/]*@", "//…@", text)
+        shown = "" if setting.kind == "secret" else f"={without_user[:200]!r}"
         # From None: the cause's traceback would show the reader's arguments.
         raise SettingRefused(f"{setting.variable}{shown}: {error}") from None
 

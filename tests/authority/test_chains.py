@@ -7,6 +7,7 @@ from tests.store.memory import MemoryRows
 from leaseplane.authority import decide
 from leaseplane.authority.state import State, Terms
 from leaseplane.clock import ManualClock
+from leaseplane.limits import IDEMPOTENCY_KEPT_MS
 from leaseplane.model import Acquire, Ask, Command, Pending, Principal, Release, Reply, RequestFacts
 from leaseplane.resources import SHARED_READ_STANDARD
 from leaseplane.store.contract import Delivery
@@ -24,12 +25,12 @@ class Rules:
         self.rows = MemoryRows()
         self.number = 0
 
-    def asked(self, command: Command) -> tuple[Reply | Pending, list[Delivery]]:
+    def asked(self, command: Command, key: str | None = None) -> tuple[Reply | Pending, list[Delivery]]:
         self.number += 1
         name = f"{self.number:016x}"
         self.state.begin(self.rows, self.clock.now())
         assert decide.settle(self.state)
-        result = decide.decide(self.state, Ask(ANYONE, command, name, f"{name}.1", name, FACTS))
+        result = decide.decide(self.state, Ask(ANYONE, command, name, f"{name}.1", name, FACTS, key))
         return result, self.state.end()
 
 
@@ -52,3 +53,21 @@ def test_grants_that_end_waits_that_let_in_others_follow_each_other_without_nest
     _, deliveries = rules.asked(Release("file:r", "did:web:holder.example"))
     told = Counter(type(delivery.reply.outcome).__name__ for delivery in deliveries)
     assert told == {"Granted": pairs, "Deadlock": pairs}
+
+
+def test_nobody_waits_for_idempotency_keys_to_be_swept() -> None:
+    """After a pause, or a restart of the machine, very many are over at once. To sweep them all before
+    anything is decided took 4 s for every 100,000."""
+    keys = 1_000
+    rules = Rules()
+    for number in range(keys):
+        rules.asked(Acquire("lock:r", "did:web:a.example"), key=f"key-{number}")
+    rules.clock.advance(IDEMPOTENCY_KEPT_MS)
+    transactions = 0
+    while rules.rows.records:
+        before = len(rules.rows.records)
+        # It asserts that the first transaction decides.
+        rules.asked(Acquire("lock:r", "did:web:a.example"))
+        transactions += 1
+        assert len(rules.rows.records) < before
+    assert transactions > 2

@@ -416,6 +416,24 @@ def test_the_operators_cap_ends_a_holding_that_is_renewed(tmp_path: Path) -> Non
         assert isinstance(asked(plane, Acquire("lock:r", "did:example:b")), Granted)
 
 
+def test_a_cap_that_is_lowered_does_not_bring_an_end_forward(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000, 1_790_000_000_000)
+    with closing(Plane.open(settings_of(tmp_path, 30_000), clock)) as plane:
+        asked(plane, Acquire("lock:r", "did:example:a"))
+        for _ in range(2):
+            clock.advance(29_000)
+            asked(plane, Acquire("lock:r", "did:example:a"))
+        lower = settings_of(tmp_path, 30_000, LEASEPLANE_HOLD_MS_MAX="30000")
+        with closing(Plane.open(lower, clock, governs=True)):
+            clock.advance(1_000)
+            renewed = asked(plane, Acquire("lock:r", "did:example:a"))
+            assert renewed.lease.expires_wall_ms == 1_790_000_000_000 + 58_000 + 30_000
+            clock.advance(28_999)
+            assert isinstance(asked(plane, Acquire("lock:r", "did:example:b")), Held)
+            clock.advance(1)
+            assert isinstance(asked(plane, Acquire("lock:r", "did:example:b")), Granted)
+
+
 # -- a fault of one request ------------------------------------------------------------------------------
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from leaseplane.clock import SystemClock
 from leaseplane.engine import Plane
-from leaseplane.model import Acquire, AuthorityUnavailable, Principal, RequestFacts
+from leaseplane.model import Acquire, AuthorityUnavailable, Principal, RequestFacts, Withdraw
 from leaseplane.serving import Engine
 from leaseplane.settings import read_settings
 
@@ -62,3 +63,26 @@ def test_whoever_asks_later_is_not_decided(plane: Plane) -> None:
             await asked(engine, A)
 
     asyncio.run(history())
+
+
+def test_what_another_process_decided_in_the_last_moment_is_told_too(plane: Plane, tmp_path: Path) -> None:
+    """It has decided about a parked request, and its wake-up has not arrived when the engine stops."""
+
+    async def history() -> dict[str, Any]:
+        other = Plane.open(read_settings({"LEASEPLANE_DATA": str(tmp_path)}), SystemClock())
+        engine, others = Engine(plane), Engine(other)
+        await engine.start()
+        await others.start()
+        assert (await asked(engine, A))["ok"]
+        parked = asyncio.create_task(asked(engine, B))
+        while engine.stats()["parked_now"] == 0:
+            await asyncio.sleep(0.001)
+        with patch.object(other.presence, "wake", return_value=False):
+            await others.ask(ANYONE, Withdraw("lock:x", B), FACTS)
+        await asyncio.wait_for(engine.stop(), 5)
+        await others.stop()
+        other.close()
+        return await asyncio.wait_for(parked, 1)
+
+    told = asyncio.run(history())
+    assert (told["status"], told["error"], told["holder"]) == (409, "lease_held", A)

@@ -3,16 +3,18 @@ goes on when the cause is gone."""
 
 import asyncio
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from leaseplane.clock import SystemClock
 from leaseplane.engine import Plane
-from leaseplane.limits import ALARM_RECHECK_MS
-from leaseplane.model import Acquire, AuthorityUnavailable, OutcomeUnknown, Principal, RequestFacts
+from leaseplane.limits import ALARM_RECHECK_MS, PROCESS_RECHECK_MS
+from leaseplane.model import Acquire, AuthorityUnavailable, OutcomeUnknown, Principal, Release, RequestFacts
 from leaseplane.serving import Answered, Engine
 from leaseplane.settings import read_settings
 
@@ -38,6 +40,13 @@ async def until_ready(engine: Engine) -> None:
         else:
             return
     engine.ready()
+
+
+def move(of: Path, to: Path) -> None:
+    """The database and its companions."""
+    for name in ("plane.db", "plane.db-wal", "plane.db-shm"):
+        if (of / name).exists():
+            (of / name).replace(to / name)
 
 
 def play(folder: Path, history: Callable[[Engine], Awaitable[None]]) -> None:
@@ -115,6 +124,87 @@ def test_a_damaged_file_grants_nothing(tmp_path: Path) -> None:
         plane_in(tmp_path / "data")
     database.write_bytes(good)
     plane_in(tmp_path / "data").close()
+
+
+def test_a_damaged_file_in_place_of_ours_is_not_the_end_of_the_plane(tmp_path: Path) -> None:
+    """Something else lies there for a while, a copy that is not complete for instance."""
+    database = tmp_path / "data" / "plane.db"
+
+    async def history(engine: Engine) -> None:
+        assert (await acquired(engine, "lock:r")).status == 200
+        for wrong in (b"", b"x" * 8192):
+            move(tmp_path / "data", tmp_path)
+            database.write_bytes(wrong)
+            with pytest.raises(AuthorityUnavailable):
+                await acquired(engine, "lock:r", "did:example:b")
+            await asyncio.sleep(2 * ALARM_RECHECK_MS / 1000)
+            with pytest.raises(AuthorityUnavailable):
+                await acquired(engine, "lock:r", "did:example:b")
+            assert database.read_bytes() == wrong, "nothing is made of it"
+            move(tmp_path, tmp_path / "data")
+            await until_ready(engine)
+            held = await acquired(engine, "lock:r", "did:example:b")
+            assert held.status == 409 and b'"holder":"did:example:a"' in held.body
+
+    play(tmp_path / "data", history)
+
+
+def test_who_is_parked_when_a_backup_is_put_in_place_is_answered(tmp_path: Path) -> None:
+    database = tmp_path / "data" / "plane.db"
+    with closing(plane_in(tmp_path / "data")):
+        pass
+    backup = database.read_bytes()
+
+    async def history(engine: Engine) -> None:
+        assert (await acquired(engine, "lock:r")).status == 200
+        command = Acquire("lock:r", "did:example:b", max_wait_ms=60_000)
+        parked = asyncio.create_task(engine.ask(ANYONE, command, FACTS))
+        while not engine.stats()["parked_now"]:
+            await asyncio.sleep(0.001)
+        move(tmp_path / "data", tmp_path)
+        (tmp_path / "backup").write_bytes(backup)
+        (tmp_path / "backup").rename(database)
+        with pytest.raises(AuthorityUnavailable):
+            await acquired(engine, "lock:other")
+        answer = await asyncio.wait_for(parked, 5)
+        assert answer.status == 200 and b'"holder":"did:example:b"' in answer.body
+
+    play(tmp_path / "data", history)
+
+
+def test_a_hand_over_whose_caller_left_while_its_mark_failed_is_undone(tmp_path: Path) -> None:
+    async def history() -> None:
+        with closing(plane_in(tmp_path / "data")) as plane:
+            engine = Engine(plane)
+            await engine.start()
+            assert (await acquired(engine, "lock:r")).status == 200
+            command = Acquire("lock:r", "did:example:b", max_wait_ms=60_000)
+            parked = asyncio.create_task(engine.ask(ANYONE, command, FACTS))
+            while not engine.stats()["parked_now"]:
+                await asyncio.sleep(0.001)
+            loop, commit, commits = asyncio.get_running_loop(), plane.store.commit, 0
+
+            def failing_at_the_mark() -> None:
+                nonlocal commits
+                commits += 1
+                if commits != 2:
+                    commit()
+                    return
+                loop.call_soon_threadsafe(parked.cancel)
+                time.sleep(0.05)
+                raise AuthorityUnavailable("nothing was stored")
+
+            with patch.object(plane.store, "commit", failing_at_the_mark):
+                release = Release("lock:r", "did:example:a")
+                assert (await engine.ask(ANYONE, release, FACTS)).status == 200
+                with pytest.raises(asyncio.CancelledError):
+                    await parked
+                await asyncio.sleep(2 * PROCESS_RECHECK_MS / 1000)
+            free = await acquired(engine, "lock:r", "did:example:c")
+            assert free.status == 200
+            await engine.stop()
+
+    asyncio.run(history())
 
 
 def test_a_full_disk_grants_nothing_and_goes_on_when_there_is_room(small_disk: Path) -> None:

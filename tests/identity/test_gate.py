@@ -281,3 +281,21 @@ def test_a_removed_agent_is_refused_at_once(gate: Gate, registry: Registry) -> N
     registry.remove_agent(DID, "w")
     with pytest.raises(Unauthenticated, match="admitted"):
         gate.authenticate("POST", URI, signed("b"), BODY, at(0))
+
+
+def test_a_principal_is_admitted_for_as_long_as_its_credential(gate: Gate, registry: Registry) -> None:
+    key_id, api_key = a_key(registry)
+    principal = shown(gate, f"Bearer {api_key}", at(0))
+    assert gate.still_admits(principal, at(1))
+    registry.revoke_key(key_id, NOW_MS)
+    assert not gate.still_admits(principal, at(2)), "not even for as long as it is remembered"
+
+    _, short = registry.create_key("w", "any-actor", NOW_MS, expires_wall_ms=NOW_MS + 10)
+    principal = shown(gate, f"Bearer {short.reveal()}", at(0))
+    assert gate.still_admits(principal, at(9)) and not gate.still_admits(principal, at(10))
+
+    signer = Principal("w", "http-signature", credential=DID, actor=DID)
+    assert not gate.still_admits(signer, at(0))
+    registry.admit_agent(DID, "w", NOW_MS)
+    assert gate.still_admits(signer, at(0))
+    assert not gate.still_admits(Principal("v", "http-signature", credential=DID, actor=DID), at(0))

@@ -148,3 +148,10 @@ def test_the_page_in_the_docs_is_fresh() -> None:
 def test_every_row_stands_in_the_page() -> None:
     page = render_settings()
     assert all(f"| `{row.variable}` |" in page for row in SETTINGS)
+
+
+@pytest.mark.parametrize("variable", ["LEASEPLANE_URL", "LEASEPLANE_PUBLIC_URL", "LEASEPLANE_ALLOW_ORIGINS"])
+def test_a_password_in_a_url_is_not_repeated(variable: str) -> None:
+    with pytest.raises(SettingRefused) as refused:
+        read_settings({variable: "https://ada:hunter2@plane.example:7411"})
+    assert "hunter2" not in str(refused.value) and "plane.example" in str(refused.value)

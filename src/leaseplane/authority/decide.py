@@ -15,6 +15,7 @@ from leaseplane.limits import (
     HOLDERS_PER_RESOURCE_MAX,
     IDEMPOTENCY_KEPT_MS,
     IDEMPOTENCY_PER_WORKSPACE_MAX,
+    IDEMPOTENCY_SWEPT_MAX,
     LEASES_PER_WORKSPACE_MAX,
     PARKED_PER_PLACE_MAX,
     PARKED_PER_WORKSPACE_MAX,
@@ -70,8 +71,9 @@ def settle(state: State) -> bool:
     due = state.rows.due(state.now.boot_ms, SETTLE_RESOURCES_MAX)
     for workspace, resource in due:
         settle_room(state, state.room(workspace, resource))
-    swept = state.drop_expired_idempotency(SETTLE_RESOURCES_MAX) if due == [] else 0
-    return len(due) < SETTLE_RESOURCES_MAX and swept < SETTLE_RESOURCES_MAX
+    # Nobody has to wait for this: a record that is not kept any more is not answered from either.
+    state.drop_expired_idempotency(IDEMPOTENCY_SWEPT_MAX)
+    return len(due) < SETTLE_RESOURCES_MAX
 
 
 def settle_room(state: State, room: Room) -> None:
@@ -192,6 +194,8 @@ def _join(
     first = next((request for request in wait.parked if request.idempotency == scope), None) if wait else None
     if wait is None or first is None:
         return None
+    if state.counts(room.workspace).parked >= PARKED_PER_WORKSPACE_MAX:
+        return _reply(state, ask, TooMany("parked_requests", PARKED_PER_WORKSPACE_MAX))
     if len(wait.parked) >= PARKED_PER_PLACE_MAX:
         return _reply(state, ask, TooMany("parked_requests_of_one_place", PARKED_PER_PLACE_MAX))
     joined = msgspec.structs.replace(first, request_id=ask.request_id, process_id=ask.process_id)
@@ -243,12 +247,11 @@ def acquire(
     if mine is not None and not _goes_further(mine, command.access):
         return _renewed(state, room, mine, command)
     place = room.waits.get(asker)
-    if place is not None and place.parked and command.access is not None:
+    if place is not None and room.is_first_parked(place) and command.access is not None:
         # It may be served in a moment, and then with enough for what is asked for now.
         access = waiting.access_of_place(command.access, place.parked)
-        if access != "read":
-            place = msgspec.structs.replace(place, access=access, asked_access=command.access)
-            state.put_wait(room, place)
+        place = msgspec.structs.replace(place, access=access, asked_access=command.access)
+        state.put_wait(room, place)
     if room.has_parked() and not room.stands_ahead_of_parked(place):
         waiting.serve(state, room, someone_else_asks=True)
         mine = room.leases.get(asker)
@@ -363,6 +366,15 @@ def mark(state: State, pending: Pending, granted: Granted) -> bool:
     return True
 
 
+def is_kept(state: State, pending: Pending) -> bool:
+    """Whether this parked request has its place still, or a hand-over that is not marked yet."""
+    room = state.room(pending.workspace, pending.resource)
+    wait = room.waits.get(pending.holder)
+    lease = room.leases.get(pending.holder)
+    known = (wait.parked if wait is not None else ()) + (lease.handed if lease is not None else ())
+    return any(request.request_id == pending.request_id for request in known)
+
+
 def hang_up(state: State, pending: Pending) -> None:
     """The caller of a parked request is gone."""
     room = state.room(pending.workspace, pending.resource)
@@ -425,6 +437,15 @@ def reboot(state: State, room: Room) -> None:
             ends_boot_ms=now.boot_ms + term_ms,
             ends_wall_ms=now.wall_ms + term_ms,
         )
+        if full.upgraded_from is not None:
+            # It may be given back, with an end on the clock that counts now.
+            given_back = msgspec.structs.replace(
+                full.upgraded_from,
+                granted_boot_ms=full.granted_boot_ms,
+                ends_boot_ms=full.ends_boot_ms,
+                ends_wall_ms=full.ends_wall_ms,
+            )
+            full = msgspec.structs.replace(full, upgraded_from=given_back)
         state.put_lease(room, full)
     for wait in list(room.waits.values()):
         state.put_wait(

@@ -74,6 +74,9 @@ def begin(
 def renew(state: State, room: Room, lease: Lease, note: str | None) -> Lease:
     """The same lease with a full term from now, or what the operator's cap on one holding leaves of it."""
     ends_boot_ms, ends_wall_ms = _next_end(state, lease.granted_boot_ms)
+    if ends_boot_ms < lease.ends_boot_ms:
+        # The cap was lowered meanwhile. Its holder was told this end, so it never comes earlier.
+        ends_boot_ms, ends_wall_ms = lease.ends_boot_ms, lease.ends_wall_ms
     renewed = msgspec.structs.replace(
         lease,
         ends_boot_ms=ends_boot_ms,

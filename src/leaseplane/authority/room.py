@@ -152,11 +152,17 @@ class Room:
 
     def stands_ahead_of_parked(self, wait: Wait | None) -> bool:
         """Whether this is a place of a poller that comes before every parked one."""
-        if wait is None or wait.parked:
-            return False
-        return all(self._ahead(wait.seq, seq) for seq in self._parked_seqs[:1]) and all(
-            self._ahead(wait.seq, seq) for seq in self._upgraders if self._waits_by_seq[seq].parked
-        )
+        return wait is not None and not wait.parked and self._is_ahead_of_other_parked(wait)
+
+    def is_first_parked(self, wait: Wait) -> bool:
+        """Whether this place is parked, and comes before every other that is."""
+        return bool(wait.parked) and self._is_ahead_of_other_parked(wait)
+
+    def _is_ahead_of_other_parked(self, wait: Wait) -> bool:
+        # Of the parked places in order of first asking the first two are enough: one may be its own.
+        others = [seq for seq in self._parked_seqs[:2] if seq != wait.seq][:1]
+        others += [seq for seq in self._upgraders if seq != wait.seq and self._waits_by_seq[seq].parked]
+        return all(self._ahead(wait.seq, seq) for seq in others)
 
     def writers_ahead(self, wait: Wait | None, most: int) -> list[Wait]:
         """The first waiting writers ahead of this place, or ahead of the queue's end for None."""

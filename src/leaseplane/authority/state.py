@@ -314,13 +314,12 @@ class State:
             self._idempotency[key] = self.rows.idempotency(workspace, scope)
         return self._idempotency[key]
 
-    def drop_expired_idempotency(self, most: int) -> int:
-        """Remove records that are no longer kept; returns how many."""
+    def drop_expired_idempotency(self, most: int) -> None:
+        """Remove some records that are no longer kept."""
         self.apply()
         expired = list(self.rows.idempotency_expired(self.now.boot_ms, most))
         for workspace, scope in expired:
             self.put_idempotency(workspace, scope, None)
-        return len(expired)
 
     def deliver(self, room: Room, parked: Parked, reply: Reply) -> None:
         """Send the reply to a parked request on its way."""

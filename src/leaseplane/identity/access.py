@@ -89,6 +89,21 @@ class Gate:
             raise Unauthenticated("Send an API key or a signature, not both.")
         return self._by_key(authorization, now)
 
+    def still_admits(self, principal: Principal, now: Moment) -> bool:
+        """Whether a request of this principal would be let in now: its key was not revoked and has not
+        expired, its agent not dismissed. For requests that were let in and are still open.
+
+        Looks afresh. Raises `AuthorityUnavailable` where the registry cannot answer.
+        """
+        if principal.auth == "http-signature":
+            return self._registry.workspace_of(principal.credential) == principal.workspace
+        record = self._registry.key(principal.credential)
+        return (
+            record is not None
+            and record.revoked_wall_ms is None
+            and (record.expires_wall_ms is None or record.expires_wall_ms > now.wall_ms)
+        )
+
     def _by_key(self, authorization: bytes, now: Moment) -> Principal:
         if authorization[:7].lower() != b"bearer " or len(authorization) > BEARER_CHARS_MAX:
             raise Unauthenticated(_SHOW_A_CREDENTIAL)

@@ -256,9 +256,8 @@ class Registry:
     def keys(self, workspace: str | None = None) -> list[KeyRecord]:
         """The API keys of one workspace or of all, revoked ones too, oldest first. No secrets."""
         rows = self._rows(
-            f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE ? IS NULL OR workspace = ? "  # noqa: S608
+            f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE workspace = ifnull(?, workspace) "  # noqa: S608
             "ORDER BY workspace, created_wall_ms, key_id",
-            workspace,
             workspace,
         )
         return [KeyRecord(*row) for row in rows]
@@ -272,8 +271,8 @@ class Registry:
         with immediately(self._connection, patience=_PATIENCE):
             self._connection.execute(
                 "UPDATE api_keys SET revoked_wall_ms = ? WHERE key_id = ? AND revoked_wall_ms IS NULL "
-                "AND (? IS NULL OR workspace = ?)",
-                (now_wall_ms, key_id, workspace, workspace),
+                "AND workspace = ifnull(?, workspace)",
+                (now_wall_ms, key_id, workspace),
             )
             record = self._key(key_id)
             if record is None or workspace not in (None, record.workspace):
@@ -297,6 +296,11 @@ class Registry:
         if not rows or not hmac.compare_digest(rows[0][0], self.key_hash(api_key.encode("ascii"))):
             return None
         return KeyRecord(*rows[0][1:])
+
+    def key(self, key_id: str) -> KeyRecord | None:
+        """What is known of the key with this id, also where it was revoked or has expired; None for none."""
+        rows = self._rows(f"SELECT {_KEY_COLUMNS} FROM api_keys WHERE key_id = ?", key_id)  # noqa: S608
+        return KeyRecord(*rows[0]) if rows else None
 
     # -- agents that sign ----------------------------------------------------------------------
 
@@ -342,9 +346,8 @@ class Registry:
     def agents(self, workspace: str | None = None) -> list[Agent]:
         """The agents admitted to one workspace or to all, by DID."""
         rows = self._rows(
-            "SELECT did, workspace, admitted_wall_ms FROM agents WHERE ? IS NULL OR workspace = ? "
+            "SELECT did, workspace, admitted_wall_ms FROM agents WHERE workspace = ifnull(?, workspace) "
             "ORDER BY workspace, did",
-            workspace,
             workspace,
         )
         return [Agent(*row) for row in rows]

@@ -82,6 +82,16 @@ class Presence:
     def process_id(self) -> str:
         return self._process_id
 
+    def is_in(self, folder: Path) -> bool:
+        """Whether the folder of that name is still the one in which this process appeared."""
+        self._check_open()
+        ours = os.fstat(self._folder_fd)
+        try:
+            found = folder.stat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
     def fileno(self) -> int:
         """The descriptor that becomes readable when this process has been woken."""
         return self._inbox.fileno()

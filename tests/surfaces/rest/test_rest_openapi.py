@@ -1,20 +1,26 @@
 """The OpenAPI document and the reference page: right, complete, and what the server does."""
 
+import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.surfaces.rest.wire import ScriptedEngine, Server
 
 from leaseplane import __version__
 from leaseplane.answers import BODY_OF, render
 from leaseplane.bodies import STATUS_OF
-from leaseplane.operations import OPERATIONS, Operation
+from leaseplane.operations import LEASE as LEASE_OPERATION
+from leaseplane.operations import OPERATIONS, WITHDRAW, Operation, RequestRefused
+from leaseplane.resources import RESOURCE_PATTERN, NameRefused, check_resource
 from leaseplane.surfaces.rest.openapi import failures_of, openapi_document
 from leaseplane.surfaces.rest.reference import rest_reference
-from leaseplane.surfaces.rest.samples import OUTCOMES, REQUESTS
+from leaseplane.surfaces.rest.samples import ADA, OUTCOMES, REQUESTS
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = openapi_document(__version__)
@@ -93,6 +99,82 @@ def test_requests_are_described_with_every_member(operation: Operation) -> None:
     else:
         assert in_query == members
     assert ("Idempotency-Key" in headers) is operation.keyed
+
+
+NAMES = {
+    "resource": [
+        "lock:a",
+        "a b",
+        "file:x/y",
+        "\u00e9",
+        "\U0001f600",
+        "a" * 512,
+        "lock: a",
+        "x:y:z",
+        "\uffff",
+    ],
+    "actorDid": [ADA, "did:web:a%3A", "did:web::a", "did:a:b-._"],
+    "instance": ["a", "p.1", "a b", "\u00e9\U0001f600"],
+    "note": ["", "\u2028", "a b ", "\u202e"],
+}
+NO_NAMES = {
+    "resource": [
+        "",
+        "a:",
+        ":a",
+        "A:a",
+        " a",
+        "a ",
+        "lock:a ",
+        "a\x00",
+        "a\x9f",
+        "a\u00a0b",
+        "\u00ad",
+        "\u200d",
+        "a" * 513,
+    ],
+    "actorDid": [
+        "",
+        "did:a:",
+        "did:a:b:",
+        "did:A:b",
+        "did:a:%4",
+        "did:a:b#c",
+        "did:a:b\n",
+        "did:a:" + "a" * 251,
+    ],
+    "instance": ["", " ", "a ", "\t", "a" * 65, "\ufe0f"],
+    "note": ["\n", "\x85", "a" * 201],
+}
+
+
+@pytest.mark.parametrize("member", NAMES)
+def test_a_schema_refuses_no_name_that_is_taken_and_few_that_are_not(member: str) -> None:
+    def is_right(name: str) -> bool:
+        schema = DOCUMENT["components"]["schemas"]["LeaseRequest"]["properties"][member]
+        fits = schema.get("minLength", 0) <= len(name) <= schema["maxLength"]
+        # As ECMA-262 has it: `$` is the end, and not before a line end.
+        return fits and re.search(schema["pattern"].replace("$", r"\Z"), name) is not None
+
+    for name in NAMES[member]:
+        LEASE_OPERATION.read({**REQUESTS[LEASE_OPERATION], member: name})
+        assert is_right(name), name
+    for name in NO_NAMES[member]:
+        with pytest.raises((NameRefused, RequestRefused)):
+            LEASE_OPERATION.read({**REQUESTS[LEASE_OPERATION], member: name})
+        assert not is_right(name), name
+
+
+@given(st.text(max_size=6) | st.from_regex(r"[a-z]:[ -~\u00a0-\u0400]{1,4}", fullmatch=True))
+def test_no_resource_that_is_taken_breaks_its_pattern(name: str) -> None:
+    with contextlib.suppress(NameRefused):
+        check_resource(name)
+        assert re.search(RESOURCE_PATTERN, name) is not None
+
+
+def test_what_a_request_needs_is_required_of_its_query() -> None:
+    required = {each["name"] for each in described(WITHDRAW)["parameters"] if each["required"]}
+    assert required == {"resource", "actorDid"}
 
 
 def test_bodies_require_what_is_always_there() -> None:

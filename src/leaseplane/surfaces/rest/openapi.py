@@ -134,7 +134,8 @@ def _operation(operation: Operation, shared: Json) -> Json:
                 "in": "header",
                 "description": (
                     "Makes a repeat answer what the first one answered (200 and 409 only), for "
-                    f"{IDEMPOTENCY_KEPT_MS // 60_000} minutes. The same key with another body is refused."
+                    f"{IDEMPOTENCY_KEPT_MS // 60_000} minutes. The same key with another body is refused: "
+                    "make one up for each request."
                 ),
                 "schema": {
                     "type": "string",
@@ -142,7 +143,6 @@ def _operation(operation: Operation, shared: Json) -> Json:
                     "maxLength": IDEMPOTENCY_KEY_CHARS_MAX,
                     "pattern": "^[ -~]+$",
                 },
-                "example": "deploy-4.2-attempt-1",
             }
         )
     if parameters:
@@ -170,8 +170,8 @@ def _query_parameters(operation: Operation) -> list[Json]:
         parameter: Json = {
             "name": name,
             "in": "query",
-            # A required one may be in the body instead, where the operation reads a body.
-            "required": name in schema.get("required", ()) and operation.source == "query",
+            # Where it may be in the body instead, only the way of asking that is described here needs it.
+            "required": name in schema.get("required", ()),
             "description": member["description"],
             "schema": of_value,
         }

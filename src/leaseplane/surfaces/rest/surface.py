@@ -10,14 +10,14 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from leaseplane.answers import Rendered, refuse
 from leaseplane.clock import Clock
 from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated, authorise
-from leaseplane.limits import BODY_BYTES_MAX, PARKED_ANSWERED_MS_MAX
+from leaseplane.limits import BODY_BYTES_MAX, CREDENTIAL_CACHED_MS_MAX, PARKED_ANSWERED_MS_MAX
 from leaseplane.model import (
     Acquire,
     AuthorityUnavailable,
@@ -78,6 +78,13 @@ class _BodyTooLarge(Exception):
     """The body is over its bound; the rest of it has not been read."""
 
 
+class _Parked(NamedTuple):
+    """Whose a parked request is, and what is done when that one's credential counts no more."""
+
+    principal: Principal
+    credential_void: asyncio.Future[None]
+
+
 _READ: Final = frozenset(
     (b"host", b"origin", b"idempotency-key", b"content-encoding", b"content-length", b"accept")
 )
@@ -127,7 +134,8 @@ class RestSurface:
         self._elsewhere = elsewhere
         self._scheme = scheme
         self._stopping = False
-        self._parked: set[asyncio.Task[Answered]] = set()
+        self._parked: dict[asyncio.Task[Answered], _Parked] = {}
+        self._credentials_timer: asyncio.TimerHandle | None = None
         self._metrics = Metrics(engine.stats, lambda: len(self._parked))
         self._operations: dict[tuple[bytes, str], Operation] = {}
         for operation in OPERATIONS:
@@ -253,7 +261,7 @@ class RestSurface:
             key = found[b"idempotency-key"].decode("latin-1")
             check_idempotency_key(key)
         if type(command) is Acquire and command.max_wait_ms:
-            return await self._park(self._engine.ask(principal, command, facts, key), receive)
+            return await self._park(principal, self._engine.ask(principal, command, facts, key), receive)
         return await self._engine.ask(principal, command, facts, key)
 
     def _target_uri(self, scope: Scope, found: Mapping[bytes, bytes]) -> str:
@@ -262,18 +270,23 @@ class RestSurface:
         uri = f"{self._scheme}://{found[b'host'].decode('ascii')}{path}"
         return f"{uri}?{query.decode('ascii')}" if query else uri
 
-    async def _park(self, ask: Awaitable[Answered], receive: Receive) -> Answered:
+    async def _park(self, principal: Principal, ask: Awaitable[Answered], receive: Receive) -> Answered:
         asking = asyncio.ensure_future(ask)
         assert isinstance(asking, asyncio.Task)
         hanging_up = asyncio.create_task(_disconnected(receive))
-        self._parked.add(asking)
+        credential_void = asyncio.get_running_loop().create_future()
+        self._parked[asking] = _Parked(principal, credential_void)
+        if self._credentials_timer is None:
+            self._look_at_credentials_later()
         try:
-            await asyncio.wait((asking, hanging_up), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((asking, hanging_up, credential_void), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
+                if credential_void.done():
+                    raise Unauthenticated("This credential was revoked while its request was parked.")
                 raise _HungUp
             return asking.result()
         finally:
-            self._parked.discard(asking)
+            del self._parked[asking]
             hanging_up.cancel()
             if not asking.done():
                 # The engine takes back a hand-over that nobody will hear of; only then is this over.
@@ -281,6 +294,30 @@ class RestSurface:
                 await asyncio.wait((asking,))
                 if not asking.cancelled() and asking.exception() is not None:
                     logger.warning("a parked request hung up and its withdrawal failed", exc_info=False)
+
+    def _look_at_credentials_later(self) -> None:
+        self._credentials_timer = asyncio.get_running_loop().call_later(
+            CREDENTIAL_CACHED_MS_MAX / 1000, self._look_at_credentials
+        )
+
+    def _look_at_credentials(self) -> None:
+        """End the parked requests of those who would not be let in any more: revoking is for them too."""
+        now = self._clock.now()
+        try:
+            void = {
+                principal
+                for principal in {parked.principal for parked in self._parked.values()}
+                if not self._gate.still_admits(principal, now)
+            }
+        except AuthorityUnavailable:
+            # Nobody can tell, and nobody new is let in meanwhile. The next look comes soon.
+            void = set()
+        for parked in self._parked.values():
+            if parked.principal in void and not parked.credential_void.done():
+                parked.credential_void.set_result(None)
+        self._credentials_timer = None
+        if self._parked:
+            self._look_at_credentials_later()
 
     async def _tell_options(self, path: bytes, scope: Scope, send: Send) -> None:
         headers = [(b"allow", self._allow[path])]
