@@ -37,8 +37,8 @@ _HEAD: Final = f"""# REST
 JSON in and out, UTF-8. Times are RFC 3339 UTC strings with milliseconds; what ends in `Ms` is a whole
 number of milliseconds. `GET /openapi.json` is the same reference for machines.
 
-Authenticate with an API key of the workspace, `Authorization: Bearer …`, or sign the request with the
-agent's own key (RFC 9421). Showing both, or either twice, is `unauthenticated`.
+Authenticate with an API key of the workspace, `Authorization: Bearer …`, or with the agent's own
+key: [signed requests](signed-requests.md) (RFC 9421). Showing both, or either twice, is `unauthenticated`.
 
 ## How requests are read
 
