@@ -135,6 +135,9 @@ PARKED_ANSWERED_MS_MAX: Final = 1_000
 """How long a stopping server waits for parked requests that the engine has let go of."""
 
 STOP_MS_MAX: Final = 5_000
+TROUBLE_TOLD_MS_MIN: Final = 1_000
+TROUBLE_TOLD_AGAIN_MS: Final = 60_000
+"""How often the log tells why the authority is unavailable, and how often the same reason again."""
 
 # -- identity and receipts ---------------------------------------------------------------------
 
@@ -192,6 +195,7 @@ assert CONNECTION_SWEEP_MS * 4 <= REQUEST_COMPLETE_MS_MAX < KEEP_ALIVE_MS_MAX
 assert HEAD_BYTES_MAX + 6 * BODY_BYTES_MAX < REFUSED_BODY_DRAINED_BYTES_MAX < MESSAGE_BYTES_MAX
 assert CONNECTIONS_SHED < CONNECTIONS_MAX
 assert PARKED_ANSWERED_MS_MAX < STOP_MS_MAX
+assert TROUBLE_TOLD_MS_MIN < TROUBLE_TOLD_AGAIN_MS
 assert NONCES_FORGOTTEN_AT_ONCE_MAX > 1
 assert BUSY_RETRY_MS < REGISTRY_BUSY_GIVE_UP_MS <= BUSY_GIVE_UP_MS
 assert CREDENTIAL_CACHED_MS_MAX + REGISTRY_BUSY_GIVE_UP_MS < REVOKED_WITHIN_MS

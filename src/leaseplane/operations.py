@@ -395,26 +395,28 @@ OPERATIONS: Final = (LEASE, RELEASE, WAIT, WITHDRAW, TRUST, BREAK)
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
 _AT_FAULT: Final = re.compile(r"at `\$\.(\w+)`")
 
-_ACCEPTED: Final = {
-    "resource": "a string, not empty",
-    "actorDid": "a string, a DID",
+ACCEPTED: Final = {
+    "resource": f"a string of 1 to {RESOURCE_BYTES_MAX} bytes",
+    "actorDid": f"a string, a DID of at most {ACTOR_DID_BYTES_MAX} bytes",
     "instance": f"a string of 1 to {INSTANCE_CHARS_MAX} characters",
     "access": 'one of "read", "write" and "delete"',
     "maxWaitMs": f"a whole number of milliseconds from 0 to {PARK_MS_MAX}",
     "leaseId": f"a string of 1 to {LEASE_ID_CHARS_MAX} characters",
     "note": f"a string of at most {NOTE_CHARS_MAX} characters",
     "reason": f"a string of 1 to {REASON_CHARS_MAX} characters",
+    "ttlMs": "anything",
 }
+"""What each member may hold, for the refusals and for the reference page."""
 
 
 def _refused(operation: Operation, members: Mapping[str, object], complaint: str) -> RequestRefused:
     missing = _MISSING.search(complaint)
     if missing is not None:
         field = missing[1]
-        return RequestRefused(f"{field} is missing: send {_ACCEPTED[field]}.", field)
+        return RequestRefused(f"{field} is missing: send {ACCEPTED[field]}.", field)
     at_fault = _AT_FAULT.search(complaint)
     assert at_fault is not None, f"msgspec names the member at fault: {operation.name}"
     field = at_fault[1]
     if members[field] is None:
-        return RequestRefused(f"{field} is null: send {_ACCEPTED[field]}, or leave the member out.", field)
-    return RequestRefused(f"{field} has to be {_ACCEPTED[field]}.", field)
+        return RequestRefused(f"{field} is null: send {ACCEPTED[field]}, or leave the member out.", field)
+    return RequestRefused(f"{field} has to be {ACCEPTED[field]}.", field)

@@ -1,6 +1,7 @@
 """The reader: someone with a fresh home folder who types in what a page says, block by block.
 
-The text is run as it stands, but for the port: where the page says 7411, one is taken that is free.
+The text is run as it stands, but for the port: where the page says 7411, one is taken that is free. The
+commands of this project are in `.venv`, as `make` leaves them: who does not activate it does not find them.
 A command that is meant to fail says so in a comment at its end: `# exit status 1`.
 """
 
@@ -43,17 +44,22 @@ class _Reader:
     def __init__(self, folder: Path, port: str) -> None:
         self.work = folder / "work"
         self.prints = folder / "prints"
-        home, programs = folder / "home", folder / "programs"
-        for each in (self.work, self.prints, home, programs):
+        home, programs = folder / "home", self.work / ".venv/bin"
+        for each in (self.work, self.prints, home):
             each.mkdir()
-        program = programs / "leaseplane"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m leaseplane "$@"\n')
-        program.chmod(0o755)
+        programs.mkdir(parents=True)
+        (programs / "activate").write_text(f'PATH="{programs}:$PATH"\n')
+        for name, run in (("leaseplane", "-m leaseplane"), ("python", "")):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {run} "$@"\n')
+            program.chmod(0o755)
+        # Of whoever runs the tests: what a fresh machine has. Its own environments are left out.
+        on_path = [each for each in os.environ["PATH"].split(":") if not Path(each, "leaseplane").exists()]
         self.environment = {
             "HOME": str(home),
             "LANG": "C.UTF-8",
             "LEASEPLANE_PORT": port,
-            "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": ":".join(on_path),
             "PYTHONPATH": str(Path(leaseplane.__file__).parents[1]),
         }
 

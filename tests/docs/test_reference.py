@@ -8,9 +8,11 @@ from pathlib import Path
 from tests.docs.limits_page import render_limits
 from tests.docs.pages import ROOT
 
+from leaseplane import limits
 from leaseplane.bodies import STATUS_OF
 from leaseplane.clock import ManualClock
 from leaseplane.engine import Plane
+from leaseplane.identity.signatures import COVERED
 from leaseplane.serving import Engine
 from leaseplane.settings import read_settings
 from leaseplane.surfaces.rest.metrics import MEANINGS, Metrics, metrics_table
@@ -55,6 +57,17 @@ def test_the_metrics(tmp_path: Path) -> None:
     page = re.search(r"<!-- metrics -->\n(.*?)<!-- /metrics -->", OPERATING, re.DOTALL)
     assert page is not None
     assert page[1] == metrics_table(), "run: python -m leaseplane.surfaces.rest.metrics"
+
+
+def test_the_bounds_of_signed_requests() -> None:
+    page = (ROOT / "docs" / "signed-requests.md").read_text()
+    for bound in (
+        f"at most {limits.SIGNED_REQUEST_AGE_S_MAX} s before or after",
+        f"1 to {limits.NONCE_CHARS_MAX} characters",
+        f"at most {limits.SIGNATURE_FIELDS_BYTES_MAX:,} bytes",
+        *(f'| `"{component}"` |' for component in COVERED),
+    ):
+        assert bound in page, bound
 
 
 def test_the_errors() -> None:

@@ -15,8 +15,8 @@ from tests.surfaces.rest.wire import ScriptedEngine, Server
 from leaseplane import __version__
 from leaseplane.answers import BODY_OF, render
 from leaseplane.bodies import STATUS_OF
+from leaseplane.operations import ACCEPTED, OPERATIONS, WITHDRAW, Operation, RequestRefused
 from leaseplane.operations import LEASE as LEASE_OPERATION
-from leaseplane.operations import OPERATIONS, WITHDRAW, Operation, RequestRefused
 from leaseplane.resources import RESOURCE_PATTERN, NameRefused, check_resource
 from leaseplane.surfaces.rest.openapi import failures_of, openapi_document
 from leaseplane.surfaces.rest.reference import rest_reference
@@ -75,6 +75,28 @@ def test_every_sample_request_is_taken_and_every_answer_matches_its_schema(
         check(body, response["content"]["application/json"]["schema"])
         if rendered.retry_after_s is not None:
             assert "Retry-After" in response["headers"]
+
+
+@BY_NAME
+def test_every_example_matches_its_schema(operation: Operation) -> None:
+    for response in map(followed, described(operation)["responses"].values()):
+        content = response["content"]["application/json"]
+        for example in content["examples"].values():
+            check(example["value"], content["schema"])
+
+
+def test_a_refusal_by_several_readers_is_shown() -> None:
+    shown = described(LEASE_OPERATION)["responses"]["409"]["content"]["application/json"]["examples"]
+    assert [len(each["value"]["holders"]) for each in shown.values() if "holders" in each["value"]] == [2]
+
+
+def test_the_page_says_what_every_member_may_hold() -> None:
+    page = rest_reference(__version__)
+    for operation in OPERATIONS:
+        for field in msgspec.structs.fields(operation.request):
+            assert f" | {ACCEPTED[field.encode_name]} | " in page
+    for told in ('"read", "write" and "delete"', "from 0 to 300000", "at most 200 characters", "512 bytes"):
+        assert told in page
 
 
 @BY_NAME

@@ -15,7 +15,7 @@ from leaseplane.bodies import STATUS_OF, ErrorBody, ErrorCode
 from leaseplane.limits import BODY_BYTES_MAX, IDEMPOTENCY_KEPT_MS, IDEMPOTENCY_KEY_CHARS_MAX
 from leaseplane.model import Outcome
 from leaseplane.operations import OPERATIONS, Operation
-from leaseplane.surfaces.rest.samples import OUTCOMES, REQUESTS
+from leaseplane.surfaces.rest.samples import FURTHER, OUTCOMES, REQUESTS
 
 Json: TypeAlias = dict[str, Any]
 
@@ -219,7 +219,16 @@ def _outcomes(outcomes: list[type[Outcome]]) -> Json:
             "application/json": {
                 "schema": bodies[0] if len(bodies) == 1 else {"oneOf": bodies},
                 "examples": {
-                    CODE_OF[outcome] or "ok": {"value": body_sample(outcome)} for outcome in outcomes
+                    CODE_OF[outcome] or "ok": {"value": body_sample(OUTCOMES[outcome])}
+                    for outcome in outcomes
+                }
+                | {
+                    f"{CODE_OF[outcome] or 'ok'} {case}".replace(" ", "_"): {
+                        "summary": case,
+                        "value": body_sample(answered),
+                    }
+                    for outcome in outcomes
+                    for case, answered in FURTHER.get(outcome, ())
                 },
             }
         },
@@ -257,9 +266,9 @@ def _failures(status: int, codes: tuple[ErrorCode, ...], shared: Json) -> Json:
 # -- samples and schemas -----------------------------------------------------------------------
 
 
-def body_sample(outcome: type[Outcome]) -> Json:
-    """The body of one answer of this kind, as the plane would write it (its receipt aside)."""
-    sample: Json = msgspec.json.decode(render(OUTCOMES[outcome]).body_without_receipt)
+def body_sample(outcome: Outcome) -> Json:
+    """The body of this answer, as the plane would write it (its receipt aside)."""
+    sample: Json = msgspec.json.decode(render(outcome).body_without_receipt)
     return sample
 
 

@@ -20,9 +20,9 @@ from leaseplane.limits import (
     KEEP_ALIVE_MS_MAX,
     REQUEST_COMPLETE_MS_MAX,
 )
-from leaseplane.operations import OPERATIONS, Operation
+from leaseplane.operations import ACCEPTED, OPERATIONS, Operation
 from leaseplane.surfaces.rest.openapi import DOCUMENTS, FAILURES, body_sample, openapi_document
-from leaseplane.surfaces.rest.samples import OUTCOMES, REQUESTS
+from leaseplane.surfaces.rest.samples import FURTHER, OUTCOMES, REQUESTS
 
 _BODY_KIB: Final = BODY_BYTES_MAX // 1024
 _HEAD_KIB: Final = HEAD_BYTES_MAX // 1024
@@ -37,8 +37,8 @@ _HEAD: Final = f"""# REST
 JSON in and out, UTF-8. Times are RFC 3339 UTC strings with milliseconds; what ends in `Ms` is a whole
 number of milliseconds. `GET /openapi.json` is the same reference for machines.
 
-Authenticate with an API key of the workspace, `Authorization: Bearer …`, or sign the request with the
-agent's own key (RFC 9421). Showing both, or either twice, is `unauthenticated`.
+Authenticate with an API key of the workspace, `Authorization: Bearer …`, or with the agent's own
+key: [signed requests](signed-requests.md) (RFC 9421). Showing both, or either twice, is `unauthenticated`.
 
 ## How requests are read
 
@@ -98,19 +98,21 @@ def _operation(operation: Operation) -> str:
     lines = [
         f"\n### `{operation.method} {operation.path}`\n\n",
         f"{operation.sentence} (`{operation.name}`{read_only})\n\n",
-        f"| {'member' if operation.source == 'body' else 'parameter'} | | |\n| --- | --- | --- |\n",
+        f"| {'member' if operation.source == 'body' else 'parameter'} | | holds | |\n",
+        "| --- | --- | --- | --- |\n",
     ]
     for name, member in schema["properties"].items():
         required = "required" if name in schema.get("required", ()) else "optional"
-        lines.append(f"| `{name}` | {required} | {member['description']} |\n")
+        lines.append(f"| `{name}` | {required} | {ACCEPTED[name]} | {member['description']} |\n")
     if operation.receipt_op is not None:
         lines.append(f"\nEvery 200 and 409 carries a `receipt`, whose `op` is `{operation.receipt_op}`.\n")
     lines.append(f"\n```http\n{_request_sample(operation)}\n```\n")
     for outcome in operation.outcomes:
         code = CODE_OF[outcome]
-        status = render(OUTCOMES[outcome]).status
-        sample = json.dumps(body_sample(outcome), indent=2, ensure_ascii=False)
-        lines.append(f"\n{status}{'' if code is None else f', `{code}`'}:\n\n```json\n{sample}\n```\n")
+        for case, answered in (("", OUTCOMES[outcome]), *FURTHER.get(outcome, ())):
+            title = ", ".join(filter(None, (str(render(answered).status), code and f"`{code}`", case)))
+            sample = json.dumps(body_sample(answered), indent=2, ensure_ascii=False)
+            lines.append(f"\n{title}:\n\n```json\n{sample}\n```\n")
     return "".join(lines)
 
 

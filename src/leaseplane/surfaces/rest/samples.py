@@ -5,6 +5,8 @@ They are rendered by the same code as real answers, so what the documents show i
 
 from typing import Final
 
+import msgspec
+
 from leaseplane.model import (
     AccessFixed,
     Broken,
@@ -33,6 +35,8 @@ from leaseplane.operations import BREAK, LEASE, RELEASE, TRUST, WAIT, WITHDRAW, 
 
 ADA: Final = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 BOB: Final = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
+CARL: Final = "did:key:z6MkpTHR8VNsBxYAAWHut2Geadd9jSwuBV8xRoAnwWsdvktH"
+PAGE: Final = "doc:handbook"
 DEPLOY: Final = "lock:deploy/production"
 SCHEMA: Final = "lock:db/schema"
 
@@ -104,6 +108,25 @@ OUTCOMES: Final[dict[type, Outcome]] = {
         AccessFixed(),
     )
 }
+
+_HELD: Final = OUTCOMES[Held]
+assert isinstance(_HELD, Held)
+
+FURTHER: Final[dict[type, tuple[tuple[str, Outcome], ...]]] = {
+    Held: (
+        (
+            "where several hold it to read",
+            msgspec.structs.replace(
+                _HELD,
+                resource=PAGE,
+                note=None,
+                holders=(Holder(ADA), Holder(BOB)),
+                stampede=Stampede((CARL,), 50),
+            ),
+        ),
+    ),
+}
+"""Answers of a kind that has another form, each with the case in which it has it."""
 
 REQUESTS: Final[dict[Operation, dict[str, object]]] = {
     LEASE: {"resource": DEPLOY, "actorDid": ADA, "note": "rolling out 4.2", "maxWaitMs": 60_000},

@@ -17,7 +17,13 @@ import msgspec
 from leaseplane.answers import Rendered, refuse
 from leaseplane.clock import Clock
 from leaseplane.identity.access import ActorMismatch, Forbidden, Gate, Unauthenticated, authorise
-from leaseplane.limits import BODY_BYTES_MAX, CREDENTIAL_CACHED_MS_MAX, PARKED_ANSWERED_MS_MAX
+from leaseplane.limits import (
+    BODY_BYTES_MAX,
+    CREDENTIAL_CACHED_MS_MAX,
+    PARKED_ANSWERED_MS_MAX,
+    TROUBLE_TOLD_AGAIN_MS,
+    TROUBLE_TOLD_MS_MIN,
+)
 from leaseplane.model import (
     Acquire,
     AuthorityUnavailable,
@@ -136,6 +142,7 @@ class RestSurface:
         self._stopping = False
         self._parked: dict[asyncio.Task[Answered], _Parked] = {}
         self._credentials_timer: asyncio.TimerHandle | None = None
+        self._trouble: tuple[str, int] | None = None
         self._metrics = Metrics(engine.stats, lambda: len(self._parked))
         self._operations: dict[tuple[bytes, str], Operation] = {}
         for operation in OPERATIONS:
@@ -224,6 +231,7 @@ class RestSurface:
         except _HungUp:
             return
         except Exception as failure:
+            self._tell_operator(failure)
             rendered = _failure(operation, failure)
             status, body, retry_after_s = (
                 rendered.status,
@@ -333,9 +341,27 @@ class RestSurface:
         try:
             status, content_type, body = self._documents[path](found)
         except Exception as failure:
+            self._tell_operator(failure)
             rendered = _failure(None, failure)
             status, content_type, body = rendered.status, JSON_TYPE, rendered.body_without_receipt
         await respond(scope, send, status, body, content_type=content_type)
+
+    def _tell_operator(self, failure: Exception) -> None:
+        """Put into the log why the authority is unavailable, or whether a commit stands is not known.
+
+        Callers are told only what that means to them; and there are too many of them for a line each.
+        """
+        if self._stopping or not isinstance(failure, AuthorityUnavailable | OutcomeUnknown):
+            return
+        reason, now_boot_ms = str(failure), self._clock.now().boot_ms
+        if self._trouble is not None:
+            told, told_boot_ms = self._trouble
+            pause_ms = TROUBLE_TOLD_AGAIN_MS if reason == told else TROUBLE_TOLD_MS_MIN
+            if now_boot_ms < told_boot_ms + pause_ms:
+                return
+        self._trouble = (reason, now_boot_ms)
+        unknown = isinstance(failure, OutcomeUnknown)
+        logger.error("%s: %s", "outcome unknown" if unknown else "authority unavailable", reason)
 
     def _readiness(self, found: Mapping[bytes, bytes]) -> tuple[int, bytes, bytes]:
         if self._stopping:
