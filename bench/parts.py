@@ -12,12 +12,13 @@ import uvloop
 from bench.asks import agents, names
 from bench.plan import Plan
 from bench.table import Row, told
+from leaseplane.calls import Answered
 from leaseplane.clock import SystemClock
 from leaseplane.engine import Plane
 from leaseplane.model import Acquire, Principal, Release, RequestFacts
 from leaseplane.operations import LEASE, RELEASE
 from leaseplane.receipts.profile import AnswerGiven, Grant, LeaseStated, RequestStated
-from leaseplane.serving import Answered, Engine
+from leaseplane.serving import Engine
 from leaseplane.settings import read_settings
 from leaseplane.store.database import commit, open_database, try_begin
 

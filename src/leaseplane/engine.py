@@ -185,6 +185,7 @@ class Plane:
             # A failed statement or commit: SQLite has nothing of it, or does not know; in either case
             # what we remember may be wrong.
             self.store.roll_back()
+            self.store.distrust_memory()
             self.state.forget()
             raise
         # Wake-ups come last. One that is lost in a crash is made up for by the other's own look.

@@ -18,15 +18,13 @@ from typing import Any, Final
 import msgspec
 
 from leaseplane import answers
-from leaseplane.authority import decide
-from leaseplane.authority.state import State
+from leaseplane.calls import Answered, AskAfter, Bury, Call, Dismiss, Done, Item, TakeDeliveries
 from leaseplane.engine import Decided, Plane, Work
 from leaseplane.limits import (
     ALARM_RECHECK_MS,
     BATCH_ASKS_MAX,
     BUSY_GIVE_UP_MS,
     BUSY_RETRY_MS,
-    PARKED_OVERDUE_MS,
     PROCESS_RECHECK_MS,
 )
 from leaseplane.model import (
@@ -34,7 +32,6 @@ from leaseplane.model import (
     Ask,
     AuthorityUnavailable,
     Command,
-    Granted,
     OutcomeUnknown,
     Pending,
     Principal,
@@ -53,33 +50,6 @@ _JTI_BYTES: Final = 18
 _JTIS_DRAWN: Final = 64
 
 
-class Answered(msgspec.Struct, frozen=True, gc=False):
-    """A complete answer: its body includes the receipt where there is one."""
-
-    status: int
-    body: bytes
-    retry_after_s: int | None = None
-
-
-class _Item:
-    """Something for the next transaction."""
-
-    __slots__ = ()
-
-    def work(self, state: State) -> Any:
-        """Decide, inside the transaction."""
-        raise NotImplementedError
-
-    def decided(self, result: Any) -> None:
-        """The transaction is decided and its commit under way: prepare, but show nothing."""
-
-    def stands(self, result: Any) -> None:
-        """The commit stands."""
-
-    def failed(self, error: Exception) -> None:
-        """It does not, or nobody knows: `AuthorityUnavailable`, `OutcomeUnknown`, or a fault of ours."""
-
-
 class Engine:
     """Answers asks against a plane, on one event loop. Make it on the loop, with `start`."""
 
@@ -96,13 +66,13 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop
         self._committer = ThreadPoolExecutor(1, "leaseplane-commit")
         self._jtis: list[str] = []
-        self._items: deque[_Item] = deque()
+        self._items: deque[Item] = deque()
         self._one_by_one = 0
         self._path: Generator[Decided | None, None, Decided] | None = None
-        self._batch: list[_Item] = []
+        self._batch: list[Item] = []
         self._busy_since: float | None = None
         self._scheduled = False
-        self._parked: dict[str, _Call] = {}
+        self._parked: dict[str, Call] = {}
         self._open_calls = 0
         self._alarm_boot_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -145,7 +115,7 @@ class Engine:
             request=request,
             idempotency_key=idempotency_key,
         )
-        call = _Call(self, ask, self._loop.create_future())
+        call = Call(self, ask, self._loop.create_future())
         self._open_calls += 1
         self._counted["asked"] += 1
         self.put(call)
@@ -186,7 +156,7 @@ class Engine:
 
     async def do(self, work: Work) -> Any:
         """Do one work in the next transaction; its result, once the commit stands. Raises what it raises."""
-        done = _Done(work, self._loop.create_future())
+        done = Done(work, self._loop.create_future())
         self.put(done)
         return await done.future
 
@@ -213,16 +183,16 @@ class Engine:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        dismissed: set[_Call] = set()
+        dismissed: set[Call] = set()
         while True:
             # Looked at again after each round: what was asked just before may be parked only now.
             still_parked = set(self._parked.values()) - dismissed
             for call in still_parked:
                 dismissed.add(call)
-                self.put(_Dismiss(call))
+                self.put(Dismiss(call))
             if still_parked:
                 # Others may have decided about them before, and their wake-up be still on its way.
-                self.put(_TakeDeliveries(self, self._plane))
+                self.put(TakeDeliveries(self, self._plane))
             if not self._items and self._path is None:
                 break
             self._idle.clear()
@@ -235,7 +205,7 @@ class Engine:
 
     # -- transactions --------------------------------------------------------------------------
 
-    def put(self, item: _Item) -> None:
+    def put(self, item: Item) -> None:
         """For the next transaction."""
         self._items.append(item)
         self._wake_up()
@@ -254,7 +224,7 @@ class Engine:
         self._batch = []
         while self._items and len(self._batch) < most:
             item = self._items.popleft()
-            if not (isinstance(item, _Call) and item.is_dropped):
+            if not (isinstance(item, Call) and item.is_dropped):
                 self._batch.append(item)
         self._one_by_one = max(0, self._one_by_one - 1)
         self._keys_are_current = False
@@ -293,7 +263,9 @@ class Engine:
     def _finish(self, decided: Decided) -> None:
         """The commit stands."""
         batch, self._batch, self._path = self._batch, [], None
-        self._fault = None
+        if self._fault is not None:
+            _log.warning("the store answers again")
+            self._fault = None
         self._counted["transactions"] += 1
         self._alarm_boot_ms = decided.alarm_boot_ms
         if decided.settled:
@@ -312,7 +284,7 @@ class Engine:
         batch, self._batch, self._path = self._batch, [], None
         self._counted["failures"] += 1
         if isinstance(error, AuthorityUnavailable | OutcomeUnknown):
-            self._fault = error if isinstance(error, AuthorityUnavailable) else None
+            self._note_fault(error)
             for item in batch:
                 item.failed(error)
         elif len(batch) > 1:
@@ -338,7 +310,7 @@ class Engine:
 
     # -- parked requests -----------------------------------------------------------------------
 
-    def park(self, call: "_Call", pending: Pending) -> None:
+    def park(self, call: Call, pending: Pending) -> None:
         """Keep this call until its reply is decided."""
         self._parked[pending.request_id] = call
 
@@ -352,7 +324,7 @@ class Engine:
         """The request has no place any more."""
         self._parked.pop(pending.request_id, None)
 
-    def put_later(self, item: _Item) -> None:
+    def put_later(self, item: Item) -> None:
         """For a transaction when the store answers again; not while stopping, when others take over."""
 
         def put_now() -> None:
@@ -365,7 +337,7 @@ class Engine:
     def _woken(self) -> None:
         """Another process has decided something about requests that we keep."""
         self._plane.presence.drain()
-        self.put(_TakeDeliveries(self, self._plane))
+        self.put(TakeDeliveries(self, self._plane))
 
     # -- the alarm -----------------------------------------------------------------------------
 
@@ -410,20 +382,28 @@ class Engine:
                 self._look_for_dead()
                 if self._plane.store.has_deliveries():
                     # Whoever decided them died before it could wake us.
-                    self.put(_TakeDeliveries(self, self._plane))
+                    self.put(TakeDeliveries(self, self._plane))
                 self._ask_after([call for call in self._parked.values() if call.is_overdue(now_ms)])
-        except (AuthorityUnavailable, FolderRefused) as error:
-            self._fault = error if isinstance(error, AuthorityUnavailable) else self._fault
+        except Exception as error:
+            # Whatever it is: the alarm goes on, and looks again.
+            self._note_fault(error)
             return False
         return True
 
-    def _ask_after(self, calls: "list[_Call]") -> None:
+    def _note_fault(self, error: Exception) -> None:
+        """The store does not answer as it should, until a transaction stands again."""
+        if self._fault is None:
+            expected = isinstance(error, AuthorityUnavailable | OutcomeUnknown | FolderRefused)
+            _log.warning("the store does not answer: %s", error, exc_info=None if expected else error)
+        self._fault = error
+
+    def _ask_after(self, calls: list[Call]) -> None:
         """Have those of these parked calls ask anew that nobody will answer any more."""
         if calls:
             # What is decided about them already comes first.
-            self.put(_TakeDeliveries(self, self._plane))
+            self.put(TakeDeliveries(self, self._plane))
             for call in calls:
-                self.put(_AskAfter(self, call))
+                self.put(AskAfter(self, call))
 
     def is_parked(self, pending: Pending) -> bool:
         return pending.request_id in self._parked
@@ -433,7 +413,7 @@ class Engine:
         dead = presence.dead(presence.others()) - self._burying
         if dead:
             self._burying |= dead
-            self.put(_Bury(self, self._plane, dead))
+            self.put(Bury(self, self._plane, dead))
 
     def buried(self, dead: set[str]) -> None:
         """Done with these dead processes, or to be tried again."""
@@ -469,256 +449,3 @@ class Engine:
             command=msgspec.structs.replace(ask.command, max_wait_ms=max_wait_ms),
             request_id=self._plane.new_request_id(),
         )
-
-
-class _Call(_Item):
-    """One ask and the caller who awaits it.
-
-    queued ─▶ decided ─▶ answered, or
-    queued ─▶ parked ─▶ replied ─▶ marked (where it was handed a lease) ─▶ answered
-
-    It may be hung up at any point. Whatever is in a transaction by then stands or falls with it.
-    """
-
-    __slots__ = ("_answer", "_ask", "_engine", "_pending", "_reply", "future", "is_gone")
-
-    def __init__(self, engine: Engine, ask: Ask, future: "asyncio.Future[Answered]") -> None:
-        self._engine = engine
-        self._ask = ask
-        self.future = future
-        self.is_gone = False
-        self._pending: Pending | None = None
-        self._reply: Reply | None = None
-        self._answer: Answered | Exception | None = None
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether its caller left before anything was decided: then nothing needs to be."""
-        return self.is_gone and self._pending is None
-
-    # -- as an item: first the ask itself, then, for a hand-over, its mark ----------------------
-
-    def work(self, state: State) -> Any:
-        if self._reply is None:
-            return decide.decide(state, self._ask)
-        assert self._pending is not None and isinstance(self._reply.outcome, Granted)
-        if self.is_gone:
-            decide.hang_up(state, self._pending)
-            return False
-        return decide.mark(state, self._pending, self._reply.outcome)
-
-    def decided(self, result: Any) -> None:
-        if isinstance(result, Reply):
-            self._sign(result)
-        elif result is True:
-            assert self._reply is not None
-            self._sign(self._reply)
-
-    def stands(self, result: Any) -> None:
-        if isinstance(result, Pending):
-            self._pending = result
-            self._engine.park(self, result)
-            if self.is_gone:
-                self._engine.put(_HangUp(self._engine, result))
-        elif result is False:
-            self._engine.count("undone_or_late")
-            self._ask_anew()
-        else:
-            if result is True:
-                self._engine.count("handed_over")
-            self._send(result)
-
-    def failed(self, error: Exception) -> None:
-        if self._reply is not None and self.is_gone:
-            # A hand-over that was to be taken back, or whose caller left before its mark was stored.
-            self._engine.put_later(self)
-        if self._pending is not None and not self.is_gone:
-            # The lease was handed over, but the mark was not stored for certain: it may be undone.
-            error = OutcomeUnknown(f"the hand-over may or may not stand: {error}")
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    # -- the caller's and the authority's part --------------------------------------------------
-
-    def replied(self, reply: Reply) -> None:
-        """The authority has decided about the parked request."""
-        self._reply = reply
-        if isinstance(reply.outcome, Granted):
-            # Marked before the first byte of the answer is written: from then on it stands.
-            self._engine.put(self)
-        elif not self.is_gone:
-            self._sign(reply)
-            self._send(reply)
-
-    def hang_up(self) -> None:
-        """The caller is gone."""
-        self.is_gone = True
-        if self._pending is not None and self._reply is None:
-            self._engine.put(_HangUp(self._engine, self._pending))
-
-    def is_overdue(self, now_boot_ms: int) -> bool:
-        """Whether its time is over for so long that nobody seems to know of it."""
-        return self._pending is not None and now_boot_ms > self._pending.until_boot_ms + PARKED_OVERDUE_MS
-
-    def is_kept(self, state: State) -> bool:
-        """Whether the authority knows of this parked request."""
-        return self._pending is None or self._reply is not None or decide.is_kept(state, self._pending)
-
-    def not_kept(self) -> None:
-        """It does not, so nobody else will answer."""
-        if self._pending is not None and self._reply is None and self._engine.is_parked(self._pending):
-            self._engine.forget_parked(self._pending)
-            self._ask_anew()
-
-    def dismiss(self, state: State) -> None:
-        """The plane is stopping: answer as if the time were over."""
-        if self._pending is not None and self._reply is None:
-            decide.dismiss(state, self._pending)
-
-    def _sign(self, reply: Reply) -> None:
-        try:
-            self._answer = self._engine.answer(self._ask, reply)
-        except Exception as error:
-            # The decision may stand all the same, so it is told as unknown.
-            _log.error("an answer could not be signed", exc_info=error)
-            self._answer = OutcomeUnknown("the answer could not be signed, but the decision may stand")
-
-    def _send(self, reply: Any) -> None:
-        if self.future.done():
-            return
-        if self._answer is None:
-            # Nothing had to be written, so there was no commit during which to sign.
-            signed = reply if isinstance(reply, Reply) else self._reply
-            assert signed is not None, "only a reply is sent"
-            self._sign(signed)
-        assert self._answer is not None
-        if isinstance(self._answer, Exception):
-            self.future.set_exception(self._answer)
-        else:
-            self.future.set_result(self._answer)
-
-    def _ask_anew(self) -> None:
-        if self.is_gone:
-            return
-        assert self._pending is not None
-        left_ms = max(0, self._pending.until_boot_ms - self._engine.now_boot_ms())
-        self._ask = self._engine.ask_anew(self._ask, left_ms)
-        self._pending = self._reply = self._answer = None
-        self._engine.put(self)
-
-
-class _HangUp(_Item):
-    """The caller of a parked request is gone."""
-
-    __slots__ = ("_engine", "_pending")
-
-    def __init__(self, engine: Engine, pending: Pending) -> None:
-        self._engine = engine
-        self._pending = pending
-
-    def work(self, state: State) -> Any:
-        decide.hang_up(state, self._pending)
-
-    def stands(self, result: Any) -> None:
-        self._engine.forget_parked(self._pending)
-
-    def failed(self, error: Exception) -> None:
-        # The place must not outlive its caller: again, once the store answers.
-        self._engine.put_later(self)
-
-
-class _Dismiss(_Item):
-    __slots__ = ("_call",)
-
-    def __init__(self, call: _Call) -> None:
-        self._call = call
-
-    def work(self, state: State) -> Any:
-        self._call.dismiss(state)
-
-    def failed(self, error: Exception) -> None:
-        self._call.failed(error)
-
-
-class _AskAfter(_Item):
-    """See whether a parked request still has its place: the file may have been replaced by a backup, or
-    this process been taken for dead because someone emptied the folder of the processes."""
-
-    __slots__ = ("_call", "_engine")
-
-    def __init__(self, engine: Engine, call: _Call) -> None:
-        self._engine = engine
-        self._call = call
-
-    def work(self, state: State) -> Any:
-        return self._call.is_kept(state)
-
-    def stands(self, result: Any) -> None:
-        if result is False:
-            self._call.not_kept()
-
-    def failed(self, error: Exception) -> None:
-        self._engine.put_later(self)
-
-
-class _Done(_Item):
-    """A work whose caller awaits its result."""
-
-    __slots__ = ("_work", "future")
-
-    def __init__(self, work: Work, future: "asyncio.Future[Any]") -> None:
-        self._work = work
-        self.future = future
-
-    def work(self, state: State) -> Any:
-        return self._work(state)
-
-    def stands(self, result: Any) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
-
-    def failed(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-class _TakeDeliveries(_Item):
-    """Fetch the replies that other processes decided for our parked requests."""
-
-    __slots__ = ("_engine", "_plane")
-
-    def __init__(self, engine: Engine, plane: Plane) -> None:
-        self._engine = engine
-        self._plane = plane
-
-    def work(self, state: State) -> Any:
-        return self._plane.store.take_deliveries()
-
-    def stands(self, result: Any) -> None:
-        for delivery in result:
-            self._engine.deliver(delivery)
-
-    def failed(self, error: Exception) -> None:
-        self._engine.put_later(self)
-
-
-class _Bury(_Item):
-    """Withdraw what dead processes kept open, then remove their files."""
-
-    __slots__ = ("_dead", "_engine", "_plane")
-
-    def __init__(self, engine: Engine, plane: Plane, dead: set[str]) -> None:
-        self._engine = engine
-        self._plane = plane
-        self._dead = dead
-
-    def work(self, state: State) -> Any:
-        self._plane.bury(self._dead, state)
-
-    def stands(self, result: Any) -> None:
-        for process_id in self._dead:
-            self._plane.presence.bury(process_id)
-        self._engine.buried(self._dead)
-
-    def failed(self, error: Exception) -> None:
-        self._engine.buried(self._dead)

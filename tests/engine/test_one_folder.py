@@ -17,6 +17,7 @@ import pytest
 
 from leaseplane.authority import decide
 from leaseplane.authority.state import State
+from leaseplane.calls import Answered
 from leaseplane.clock import ManualClock, SystemClock
 from leaseplane.engine import Plane
 from leaseplane.model import (
@@ -34,7 +35,7 @@ from leaseplane.model import (
     Released,
     RequestFacts,
 )
-from leaseplane.serving import Answered, Engine
+from leaseplane.serving import Engine
 from leaseplane.settings import Settings, read_settings
 from leaseplane.store.folder import FolderRefused
 

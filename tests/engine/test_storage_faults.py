@@ -11,11 +11,12 @@ from unittest.mock import patch
 
 import pytest
 
+from leaseplane.calls import Answered
 from leaseplane.clock import SystemClock
 from leaseplane.engine import Plane
 from leaseplane.limits import ALARM_RECHECK_MS, PROCESS_RECHECK_MS
 from leaseplane.model import Acquire, AuthorityUnavailable, OutcomeUnknown, Principal, Release, RequestFacts
-from leaseplane.serving import Answered, Engine
+from leaseplane.serving import Engine
 from leaseplane.settings import read_settings
 
 ANYONE = Principal("local", "local", "test")
@@ -60,7 +61,7 @@ def play(folder: Path, history: Callable[[Engine], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_the_folder_is_moved_away_and_comes_back(tmp_path: Path) -> None:
+def test_the_folder_is_moved_away_and_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def history(engine: Engine) -> None:
         assert (await acquired(engine, "lock:before")).status == 200
         (tmp_path / "data").rename(tmp_path / "away")
@@ -76,6 +77,9 @@ def test_the_folder_is_moved_away_and_comes_back(tmp_path: Path) -> None:
         assert (await acquired(engine, "lock:during", "did:example:b")).status == 200
 
     play(tmp_path / "data", history)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2, "once when it begins, once when it is over"
+    assert "does not answer" in told[0] and "is gone" in told[0] and "answers again" in told[1]
 
 
 def test_a_folder_that_was_removed_is_not_made_anew_under_a_running_plane(tmp_path: Path) -> None:

@@ -125,6 +125,10 @@ class SqliteStore:
     def commit(self) -> None:
         database.commit(self._connection)
 
+    def distrust_memory(self) -> None:
+        """Have `changed_elsewhere` say so next time, whatever it said and however that was taken in."""
+        self._data_version = -1
+
     def roll_back(self) -> None:
         self._first_event = None
         database.roll_back(self._connection)

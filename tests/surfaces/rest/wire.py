@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from leaseplane.answers import render
+from leaseplane.calls import Answered
 from leaseplane.model import Command, Granted, Outcome, Principal, RequestFacts
-from leaseplane.serving import Answered
 from leaseplane.surfaces.rest.connections import ConnectionBounds
 from leaseplane.surfaces.rest.samples import OUTCOMES
 from leaseplane.surfaces.rest.server import RestServer
