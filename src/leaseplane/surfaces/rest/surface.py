@@ -311,18 +311,21 @@ class RestSurface:
     def _look_at_credentials(self) -> None:
         """End the parked requests of those who would not be let in any more: revoking is for them too."""
         now = self._clock.now()
-        try:
-            void = {
-                principal
-                for principal in {parked.principal for parked in self._parked.values()}
-                if not self._gate.still_admits(principal, now)
-            }
-        except AuthorityUnavailable:
-            # Nobody can tell, and nobody new is let in meanwhile. The next look comes soon.
-            void = set()
+        # By credential, and not by principal: thousands may be parked with one, and this is looked at often.
+        parked_with: dict[tuple[str, str], list[_Parked]] = {}
         for parked in self._parked.values():
-            if parked.principal in void and not parked.credential_void.done():
-                parked.credential_void.set_result(None)
+            principal = parked.principal
+            parked_with.setdefault((principal.credential, principal.workspace), []).append(parked)
+        for those in parked_with.values():
+            try:
+                is_void = not self._gate.still_admits(those[0].principal, now)
+            except AuthorityUnavailable:
+                # Nobody can tell, and nobody new is let in meanwhile. The next look comes soon.
+                break
+            if is_void:
+                for parked in those:
+                    if not parked.credential_void.done():
+                        parked.credential_void.set_result(None)
         self._credentials_timer = None
         if self._parked:
             self._look_at_credentials_later()
