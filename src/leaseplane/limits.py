@@ -103,8 +103,8 @@ ROOMS_CACHED_MAX: Final = 50_000
 
 DATABASE_STATEMENTS_CACHED: Final = 512
 DATABASE_CACHE_KIB: Final = 32 * 1024
-WAL_CHECKPOINT_PAGES: Final = 4_000
-"""16 MiB of WAL before a commit also copies it into the database, which costs that commit a sync."""
+WAL_CHECKPOINT_PAGES: Final = 8_000
+"""32 MiB of WAL before a commit also copies it into the database, which takes that commit some 50 ms."""
 
 WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a WAL that grew under a long read is cut back to."""
