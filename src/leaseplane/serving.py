@@ -25,6 +25,7 @@ from leaseplane.limits import (
     BATCH_ASKS_MAX,
     BUSY_GIVE_UP_MS,
     BUSY_RETRY_MS,
+    PARKED_OVERDUE_MS,
     PROCESS_RECHECK_MS,
 )
 from leaseplane.model import (
@@ -78,6 +79,7 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._looked_boot_ms = 0
         self._processes_seen_boot_ms = 0
+        self._overdue_seen_boot_ms = 0
         self._burying: set[str] = set()
         self._fault: Exception | None = None
         self._keys_are_current = False
@@ -383,6 +385,8 @@ class Engine:
                 if self._plane.store.has_deliveries():
                     # Whoever decided them died before it could wake us.
                     self.put(TakeDeliveries(self, self._plane))
+            if now_ms - self._overdue_seen_boot_ms >= PARKED_OVERDUE_MS:
+                self._overdue_seen_boot_ms = now_ms
                 self._ask_after([call for call in self._parked.values() if call.is_overdue(now_ms)])
         except Exception as error:
             # Whatever it is: the alarm goes on, and looks again.
