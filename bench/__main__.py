@@ -32,7 +32,8 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     # An ordinary end also when asked to end: no server is left running, and no folder lying about.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda *_: sys.exit(1))
     plan = QUICK if arguments.quick else FULL
     facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), **_machine()}
     began = time.monotonic()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -105,21 +106,29 @@ def print_table(facts: Mapping[str, object], rows: Sequence[Row], notes: Sequenc
 
 
 _HEADINGS = ("what", "ours", "peer or limit", "ratio", "spread", "to bare ASGI", "target", "met")
+_NARROW = (0, 1, 2, 3, 7)
+_WIDE_COLUMNS = 140
 
 
 def _print_rich(console: Console, rows: Sequence[Row]) -> None:
+    # On a narrow terminal what was measured stays readable, and what explains the ratio goes.
+    shown = range(len(_HEADINGS)) if console.width >= _WIDE_COLUMNS else _NARROW
+    table = Table(box=SIMPLE_HEAD)
+    for at in shown:
+        table.add_column(_HEADINGS[at], justify="right" if 0 < at < 6 else "left", no_wrap=at > 0)
     section = ""
-    table = Table()
-    for number, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="right" if 0 < number < 6 else "left")
     for row in rows:
         if row.section != section:
             section = row.section
             table.add_section()
             table.add_row(f"[bold]{section}[/]")
         style = "red" if row.met is False else "green" if row.met else "dim"
-        table.add_row(*_cells(row), style=style)
+        cells = _cells(row)
+        table.add_row(*(cells[at] for at in shown), style=style)
     console.print(table)
+    for row in rows:
+        if row.void is not None:
+            console.print(f"{row.what} is void: {row.void[:500]}", style="red", markup=False)
 
 
 def _print_plain(rows: Sequence[Row]) -> None:
@@ -143,11 +152,14 @@ def _print_plain(rows: Sequence[Row]) -> None:
         ]
         sys.stdout.write("  ".join(padded).rstrip() + "\n")
     sys.stdout.write("\n")
+    for row in rows:
+        if row.void is not None:
+            sys.stdout.write(f"{row.what} is void: {row.void[:500]}\n")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     if row.void is not None:
-        return (row.what, "void", "", "", "", "", "", f"no: {row.void[:200]}")
+        return (row.what, "void", "", "", "", "", "", "no")
     return (
         row.what,
         _number(row.ours, row.unit),
