@@ -19,8 +19,8 @@ SECTION = "a parked request"
 SERVED_MS_MAX = 3.0
 PARK_MS = 300_000
 
-IDLE_CPU_MS_PER_S_MAX = 5.0
-"""What all parked requests together may cost beyond an idle server: half a per cent of a core. It is
+IDLE_CPU_MS_PER_S_MAX = 10.0
+"""What all parked requests together may cost beyond an idle server: one per cent of a core. It is
 what the sweep over open connections takes, and about as fine as this can be told on a busy machine."""
 
 
