@@ -14,7 +14,7 @@ from bench.plan import Plan
 from bench.table import Row, told
 from leaseplane.calls import Answered
 from leaseplane.clock import SystemClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.model import Acquire, Principal, Release, RequestFacts
 from leaseplane.operations import LEASE, RELEASE
 from leaseplane.receipts.profile import AnswerGiven, Grant, LeaseStated, RequestStated
@@ -36,16 +36,16 @@ def rows(plan: Plan, folder: Path) -> list[Row]:
 
 
 @contextmanager
-def _opened(data: Path) -> Iterator[Plane]:
+def _opened(data: Path) -> Iterator[Authority]:
     settings = read_settings({"LEASEPLANE_DATA": str(data), "LEASEPLANE_LEASE_MS": "3600000"})
-    with closing(Plane.open(settings, SystemClock(), governs=True)) as plane:
+    with closing(Authority.open(settings, SystemClock(), governs=True)) as plane:
         yield plane
 
 
 # -- the engine --------------------------------------------------------------------------------
 
 
-async def _engine_rows(plan: Plan, plane: Plane) -> list[Row]:
+async def _engine_rows(plan: Plan, plane: Authority) -> list[Row]:
     engine = Engine(plane)
     await engine.start()
     principal = Principal("local", "api-key", "bench")
@@ -106,7 +106,7 @@ async def _asked(
 # -- signatures and commits --------------------------------------------------------------------
 
 
-def _signed(plan: Plan, plane: Plane) -> float:
+def _signed(plan: Plan, plane: Authority) -> float:
     statement = Grant(
         jti="0" * 24,
         iat=1_800_000_000,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bench.asks import agents, names
 from bench.servers import Server, plane
 from leaseplane.clock import SystemClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.identity.registry import open_registry
 from leaseplane.model import Holder, Lease, Moment
 from leaseplane.settings import read_settings
@@ -62,7 +62,7 @@ def _register(data: Path) -> list[str]:
 
 def _store(data: Path, leases: int) -> None:
     settings = read_settings({"LEASEPLANE_DATA": str(data), "LEASEPLANE_LEASE_MS": str(LEASE_MS)})
-    opened = Plane.open(settings, SystemClock(), governs=True)
+    opened = Authority.open(settings, SystemClock(), governs=True)
     try:
         actors = agents(500)
         now = opened.clock.now()

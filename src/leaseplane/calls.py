@@ -12,7 +12,7 @@ import msgspec
 
 from leaseplane.authority import decide
 from leaseplane.authority.state import State
-from leaseplane.engine import Plane, Work
+from leaseplane.engine import Authority, Work
 from leaseplane.limits import PARKED_OVERDUE_MS
 from leaseplane.model import Ask, Granted, OutcomeUnknown, Pending, Reply
 from leaseplane.store.contract import Delivery
@@ -279,7 +279,7 @@ class TakeDeliveries(Item):
 
     __slots__ = ("_engine", "_plane")
 
-    def __init__(self, engine: Carrier, plane: Plane) -> None:
+    def __init__(self, engine: Carrier, plane: Authority) -> None:
         self._engine = engine
         self._plane = plane
 
@@ -299,7 +299,7 @@ class Bury(Item):
 
     __slots__ = ("_dead", "_engine", "_plane")
 
-    def __init__(self, engine: Carrier, plane: Plane, dead: set[str]) -> None:
+    def __init__(self, engine: Carrier, plane: Authority, dead: set[str]) -> None:
         self._engine = engine
         self._plane = plane
         self._dead = dead

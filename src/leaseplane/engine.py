@@ -2,7 +2,7 @@
 
     ask ─▶ begin ─▶ settle what is due ─▶ decide, one after another ─▶ commit ─▶ answers go out
 
-`Plane` is one process's part in a plane: the store, the working set, the signing keys, and its
+`Authority` is one process's part in a plane: the store, the working set, the signing keys, and its
 presence among the other processes that have the same folder open. `commit_path` is written once, as
 a generator that does no waiting of its own; `transact` drives it for a caller who may block, and
 `serving.Engine` drives it on an event loop.
@@ -52,8 +52,8 @@ class Decided:
         self.alarm_boot_ms: int | None = None
 
 
-class Plane:
-    """One process's part in the plane of a data folder.
+class Authority:
+    """One process's access to the authority over a data folder.
 
     Opening it reclaims before it decides anything: leases that ran out while no process was open,
     and whatever dead processes kept. Not for use from several threads at once.

@@ -19,7 +19,7 @@ import msgspec
 
 from leaseplane import answers
 from leaseplane.calls import Answered, AskAfter, Bury, Call, Dismiss, Done, Item, TakeDeliveries
-from leaseplane.engine import Decided, Plane, Work
+from leaseplane.engine import Authority, Decided, Work
 from leaseplane.limits import (
     ALARM_RECHECK_MS,
     BATCH_ASKS_MAX,
@@ -56,7 +56,7 @@ class Engine:
 
     def __init__(
         self,
-        plane: Plane,
+        plane: Authority,
         *,
         random_bytes: Callable[[int], bytes] = os.urandom,
         random: Random | None = None,

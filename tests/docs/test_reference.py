@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT
 from leaseplane import limits
 from leaseplane.bodies import STATUS_OF
 from leaseplane.clock import ManualClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.identity.signatures import COVERED
 from leaseplane.serving import Engine
 from leaseplane.settings import read_settings
@@ -27,7 +27,7 @@ def table(name: str) -> list[list[str]]:
 
 
 def stats_of_an_engine(data: Path) -> Mapping[str, int]:
-    plane = Plane.open(read_settings({"LEASEPLANE_DATA": str(data)}), ManualClock(wall_ms=1))
+    plane = Authority.open(read_settings({"LEASEPLANE_DATA": str(data)}), ManualClock(wall_ms=1))
 
     async def look() -> Mapping[str, int]:
         engine = Engine(plane)

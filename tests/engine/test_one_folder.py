@@ -19,7 +19,7 @@ from leaseplane.authority import decide
 from leaseplane.authority.state import State
 from leaseplane.calls import Answered
 from leaseplane.clock import ManualClock, SystemClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.model import (
     Acquire,
     Ask,
@@ -49,12 +49,12 @@ def settings_of(folder: Path, lease_ms: int | None = 1_000, **more: str) -> Sett
     return read_settings(environ if lease_ms is None else environ | {"LEASEPLANE_LEASE_MS": str(lease_ms)})
 
 
-def ask_of(plane: Plane, command: Command, key: str | None = None) -> Ask:
+def ask_of(plane: Authority, command: Command, key: str | None = None) -> Ask:
     jti = os.urandom(12).hex()
     return Ask(ANYONE, command, jti, plane.new_request_id(), plane.presence.process_id, FACTS, key)
 
 
-def asked(plane: Plane, command: Command) -> Any:
+def asked(plane: Authority, command: Command) -> Any:
     ask = ask_of(plane, command)
     (result,) = plane.transact(lambda state: decide.decide(state, ask))
     return result if isinstance(result, Pending) else result.outcome
@@ -65,7 +65,7 @@ def asked(plane: Plane, command: Command) -> Any:
 
 def contend(folder: Path, number: int, rounds: int, together: Barrier, told: "Queue[Any]") -> None:
     actor = f"did:example:agent-{number}"
-    with closing(Plane.open(settings_of(folder, 30_000), SystemClock())) as plane:
+    with closing(Authority.open(settings_of(folder, 30_000), SystemClock())) as plane:
         for each in range(rounds):
             together.wait(60)
             outcome = asked(plane, Acquire("lock:r", actor))
@@ -122,8 +122,8 @@ async def parked_with(engine: Engine, actor: str) -> "asyncio.Task[Answered]":
 def test_a_release_by_one_process_serves_the_request_that_another_keeps(tmp_path: Path) -> None:
     async def history() -> None:
         with (
-            closing(Plane.open(settings_of(tmp_path, 30_000), SystemClock())) as keeper,
-            closing(Plane.open(settings_of(tmp_path, 30_000), SystemClock())) as other,
+            closing(Authority.open(settings_of(tmp_path, 30_000), SystemClock())) as keeper,
+            closing(Authority.open(settings_of(tmp_path, 30_000), SystemClock())) as other,
         ):
             engine = Engine(keeper)
             await engine.start()
@@ -145,8 +145,8 @@ def test_a_release_by_one_process_serves_the_request_that_another_keeps(tmp_path
 def test_a_break_names_its_reason_and_the_parked_one_is_served(tmp_path: Path) -> None:
     async def history() -> None:
         with (
-            closing(Plane.open(settings_of(tmp_path, 30_000), SystemClock())) as keeper,
-            closing(Plane.open(settings_of(tmp_path, 30_000), SystemClock())) as operator,
+            closing(Authority.open(settings_of(tmp_path, 30_000), SystemClock())) as keeper,
+            closing(Authority.open(settings_of(tmp_path, 30_000), SystemClock())) as operator,
         ):
             engine = Engine(keeper)
             await engine.start()
@@ -167,7 +167,7 @@ def test_a_break_names_its_reason_and_the_parked_one_is_served(tmp_path: Path) -
 
 def keep_parked(folder: Path, ready: Any) -> None:
     async def keep() -> None:
-        plane = Plane.open(settings_of(folder, 30_000), SystemClock())
+        plane = Authority.open(settings_of(folder, 30_000), SystemClock())
         engine = Engine(plane)
         await engine.start()
         await parked_with(engine, "did:example:dead")
@@ -184,7 +184,7 @@ def test_a_killed_process_gives_its_places_up(tmp_path: Path, alive: bool) -> No
     async def history() -> None:
         ready = SPAWN.Event()
         process = SPAWN.Process(target=keep_parked, args=(tmp_path, ready), daemon=True)
-        plane = Plane.open(settings_of(tmp_path, 30_000), SystemClock())
+        plane = Authority.open(settings_of(tmp_path, 30_000), SystemClock())
         engine = Engine(plane)
         await engine.start()
         assert (await engine.ask(ANYONE, Acquire("lock:r", "did:example:a"), FACTS)).status == 200
@@ -199,7 +199,7 @@ def test_a_killed_process_gives_its_places_up(tmp_path: Path, alive: bool) -> No
         process.join(10)
         killed_s = time.monotonic()
         if not alive:
-            plane = Plane.open(settings_of(tmp_path, 30_000), SystemClock())
+            plane = Authority.open(settings_of(tmp_path, 30_000), SystemClock())
             assert plane.store.parking_processes() == set()
             plane.close()
             return
@@ -220,8 +220,8 @@ def test_a_killed_process_gives_its_places_up(tmp_path: Path, alive: bool) -> No
 def test_a_hand_over_to_a_process_that_dies_before_the_mark_passes_on(tmp_path: Path) -> None:
     """Case 19, at the very moment: the lease goes to the next, and no trust moves."""
     with (
-        closing(Plane.open(settings_of(tmp_path, 30_000), SystemClock())) as survivor,
-        closing(Plane.open(settings_of(tmp_path, 30_000), SystemClock())) as doomed,
+        closing(Authority.open(settings_of(tmp_path, 30_000), SystemClock())) as survivor,
+        closing(Authority.open(settings_of(tmp_path, 30_000), SystemClock())) as doomed,
     ):
         assert isinstance(asked(survivor, Acquire("lock:r", "did:example:a")), Granted)
         assert isinstance(asked(doomed, Acquire("lock:r", "did:example:b", max_wait_ms=10_000)), Pending)
@@ -243,8 +243,8 @@ def test_the_dead_are_found_also_while_one_transaction_follows_the_other(tmp_pat
     """Within a second, whether the engine is ever idle or not; also one that closed and kept something."""
 
     async def history() -> None:
-        plane = Plane.open(settings_of(tmp_path, 30_000), SystemClock())
-        doomed = Plane.open(settings_of(tmp_path, 30_000), SystemClock())
+        plane = Authority.open(settings_of(tmp_path, 30_000), SystemClock())
+        doomed = Authority.open(settings_of(tmp_path, 30_000), SystemClock())
         engine = Engine(plane)
         await engine.start()
         assert isinstance(asked(plane, Acquire("lock:r", "did:example:a")), Granted)
@@ -276,7 +276,7 @@ def test_the_dead_are_found_also_while_one_transaction_follows_the_other(tmp_pat
 def test_the_alarm_reclaims_on_time_unasked_once_and_never_early(tmp_path: Path) -> None:
     async def history() -> None:
         clock = SystemClock()
-        with closing(Plane.open(settings_of(tmp_path), clock)) as plane:
+        with closing(Authority.open(settings_of(tmp_path), clock)) as plane:
             engine = Engine(plane)
             await engine.start()
             began_ms = clock.now().boot_ms
@@ -298,7 +298,7 @@ def test_the_alarm_reclaims_on_time_unasked_once_and_never_early(tmp_path: Path)
 
 def test_every_open_process_runs_the_alarm_and_it_takes_back_once(tmp_path: Path) -> None:
     async def history() -> None:
-        planes = [Plane.open(settings_of(tmp_path), SystemClock()) for _ in range(3)]
+        planes = [Authority.open(settings_of(tmp_path), SystemClock()) for _ in range(3)]
         engines = [Engine(plane) for plane in planes]
         for engine in engines:
             await engine.start()
@@ -322,18 +322,18 @@ def test_time_runs_on_while_no_process_is_open(tmp_path: Path) -> None:
     """Case 31: stopped for 20 s of 30, 10 s remain; stopped for longer, it is reclaimed at once, once."""
     clock = ManualClock(1_000_000, 1_790_000_000_000)
     settings = settings_of(tmp_path, 30_000)
-    with closing(Plane.open(settings, clock)) as plane:
+    with closing(Authority.open(settings, clock)) as plane:
         assert isinstance(asked(plane, Acquire("lock:r", "did:example:a")), Granted)
     clock.advance(20_000)
-    with closing(Plane.open(settings, clock)) as plane:
+    with closing(Authority.open(settings, clock)) as plane:
         held = asked(plane, Acquire("lock:r", "did:example:b"))
         assert isinstance(held, Held) and held.expires_wall_ms == 1_790_000_030_000
     clock.advance(9_999)
-    with closing(Plane.open(settings, clock)) as plane:
+    with closing(Authority.open(settings, clock)) as plane:
         assert isinstance(asked(plane, Acquire("lock:r", "did:example:b")), Held)
     clock.advance(1)
     for _ in range(2):
-        with closing(Plane.open(settings, clock)) as plane:
+        with closing(Authority.open(settings, clock)) as plane:
             trust = asked(plane, ReadTrust("did:example:a")).trust
             assert (trust.halves, trust.expired) == (90, 1)
 
@@ -342,16 +342,16 @@ def test_time_runs_on_while_no_process_is_open(tmp_path: Path) -> None:
 def test_after_a_restart_of_the_machine_a_lease_gets_its_full_term_once(tmp_path: Path, boot_ms: int) -> None:
     """Case 31, and a folder that was copied to another machine, whose clock may be anywhere."""
     settings = settings_of(tmp_path, 30_000)
-    with closing(Plane.open(settings, ManualClock(1_000_000, 1_790_000_000_000, "one"))) as plane:
+    with closing(Authority.open(settings, ManualClock(1_000_000, 1_790_000_000_000, "one"))) as plane:
         assert isinstance(asked(plane, Acquire("lock:r", "did:example:a")), Granted)
         assert isinstance(asked(plane, Acquire("lock:r", "did:example:b")), Held)
     clock = ManualClock(boot_ms, 1_790_000_100_000, "two")
-    with closing(Plane.open(settings, clock)) as plane:
+    with closing(Authority.open(settings, clock)) as plane:
         held = asked(plane, Acquire("lock:r", "did:example:c"))
         assert isinstance(held, Held) and held.position == 2
         assert held.expires_wall_ms == 1_790_000_130_000
     clock.advance(20_000)
-    with closing(Plane.open(settings, clock)) as plane:
+    with closing(Authority.open(settings, clock)) as plane:
         clock.advance(9_999)
         assert isinstance(asked(plane, Acquire("lock:r", "did:example:c")), Held)
         clock.advance(1)
@@ -362,10 +362,10 @@ def test_fences_do_not_fall_back_when_the_folder_is_restored_or_the_clock_is_set
     settings = settings_of(tmp_path, 30_000)
     clock = ManualClock(1_000_000, 1_790_000_000_000)
     database = tmp_path / "data" / "plane.db"
-    with closing(Plane.open(settings, clock)) as plane:
+    with closing(Authority.open(settings, clock)) as plane:
         first = asked(plane, Acquire("lock:r", "did:example:a")).lease
     backup = database.read_bytes()
-    with closing(Plane.open(settings, clock)) as plane:
+    with closing(Authority.open(settings, clock)) as plane:
         asked(plane, Release("lock:r", "did:example:a"))
         clock.step_wall(-3_600_000)
         second = asked(plane, Acquire("lock:r", "did:example:a")).lease
@@ -377,7 +377,7 @@ def test_fences_do_not_fall_back_when_the_folder_is_restored_or_the_clock_is_set
     for name in ("plane.db-wal", "plane.db-shm"):
         (tmp_path / "data" / name).unlink(missing_ok=True)
     database.write_bytes(backup)
-    with closing(Plane.open(settings, clock)) as plane:
+    with closing(Authority.open(settings, clock)) as plane:
         third = asked(plane, Acquire("lock:other", "did:example:a")).lease
         assert third.fence > second.fence and third.lease_id not in (first.lease_id, second.lease_id)
 
@@ -386,21 +386,21 @@ def test_fences_do_not_fall_back_when_the_folder_is_restored_or_the_clock_is_set
 
 
 def test_a_folder_made_with_another_lease_length_is_refused_saying_both(tmp_path: Path) -> None:
-    Plane.open(settings_of(tmp_path, 2_000), SystemClock()).close()
-    Plane.open(settings_of(tmp_path, None), SystemClock()).close()
+    Authority.open(settings_of(tmp_path, 2_000), SystemClock()).close()
+    Authority.open(settings_of(tmp_path, None), SystemClock()).close()
     with pytest.raises(FolderRefused, match=r"2000 ms.*says 3000"):
-        Plane.open(settings_of(tmp_path, 3_000), SystemClock())
+        Authority.open(settings_of(tmp_path, 3_000), SystemClock())
 
 
 def test_the_server_sets_the_classes_and_the_cap_for_all(tmp_path: Path) -> None:
     read = Acquire("wiki:home", "did:example:a", access="read")
-    with closing(Plane.open(settings_of(tmp_path, None), SystemClock())) as embedded:
+    with closing(Authority.open(settings_of(tmp_path, None), SystemClock())) as embedded:
         assert isinstance(asked(embedded, read), Granted)
         assert isinstance(asked(embedded, Acquire("wiki:home", "did:example:b", access="read")), Held)
         with pytest.raises(FolderRefused, match="LEASEPLANE_SHARED_READ"):
-            Plane.open(settings_of(tmp_path, None, LEASEPLANE_SHARED_READ="wiki"), SystemClock())
+            Authority.open(settings_of(tmp_path, None, LEASEPLANE_SHARED_READ="wiki"), SystemClock())
         governing = settings_of(tmp_path, None, LEASEPLANE_SHARED_READ="wiki,file")
-        with closing(Plane.open(governing, SystemClock(), governs=True)):
+        with closing(Authority.open(governing, SystemClock(), governs=True)):
             # The process that was open before goes by it from its next transaction on.
             assert isinstance(asked(embedded, Acquire("wiki:home", "did:example:b", access="read")), Granted)
 
@@ -408,7 +408,7 @@ def test_the_server_sets_the_classes_and_the_cap_for_all(tmp_path: Path) -> None
 def test_the_operators_cap_ends_a_holding_that_is_renewed(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000, 1_790_000_000_000)
     settings = settings_of(tmp_path, 30_000, LEASEPLANE_HOLD_MS_MAX="45000")
-    with closing(Plane.open(settings, clock, governs=True)) as plane:
+    with closing(Authority.open(settings, clock, governs=True)) as plane:
         asked(plane, Acquire("lock:r", "did:example:a"))
         clock.advance(29_000)
         renewed = asked(plane, Acquire("lock:r", "did:example:a"))
@@ -419,13 +419,13 @@ def test_the_operators_cap_ends_a_holding_that_is_renewed(tmp_path: Path) -> Non
 
 def test_a_cap_that_is_lowered_does_not_bring_an_end_forward(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000, 1_790_000_000_000)
-    with closing(Plane.open(settings_of(tmp_path, 30_000), clock)) as plane:
+    with closing(Authority.open(settings_of(tmp_path, 30_000), clock)) as plane:
         asked(plane, Acquire("lock:r", "did:example:a"))
         for _ in range(2):
             clock.advance(29_000)
             asked(plane, Acquire("lock:r", "did:example:a"))
         lower = settings_of(tmp_path, 30_000, LEASEPLANE_HOLD_MS_MAX="30000")
-        with closing(Plane.open(lower, clock, governs=True)):
+        with closing(Authority.open(lower, clock, governs=True)):
             clock.advance(1_000)
             renewed = asked(plane, Acquire("lock:r", "did:example:a"))
             assert renewed.lease.expires_wall_ms == 1_790_000_000_000 + 58_000 + 30_000
@@ -448,7 +448,7 @@ def test_a_request_that_breaks_off_its_transaction_takes_no_other_with_it(
         raise Unheard
 
     async def history() -> None:
-        with closing(Plane.open(settings_of(tmp_path, 30_000), SystemClock())) as plane:
+        with closing(Authority.open(settings_of(tmp_path, 30_000), SystemClock())) as plane:
             engine = Engine(plane)
             await engine.start()
             faulty = asyncio.create_task(engine.do(explode))

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from leaseplane.clock import SystemClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.model import Acquire, AuthorityUnavailable, Principal, RequestFacts, Withdraw
 from leaseplane.serving import Engine
 from leaseplane.settings import read_settings
@@ -22,8 +22,8 @@ A, B, C = "did:example:a", "did:example:b", "did:example:c"
 
 
 @pytest.fixture
-def plane(tmp_path: Path) -> Iterator[Plane]:
-    with closing(Plane.open(read_settings({"LEASEPLANE_DATA": str(tmp_path)}), SystemClock())) as opened:
+def plane(tmp_path: Path) -> Iterator[Authority]:
+    with closing(Authority.open(read_settings({"LEASEPLANE_DATA": str(tmp_path)}), SystemClock())) as opened:
         yield opened
 
 
@@ -33,7 +33,7 @@ async def asked(engine: Engine, actor: str, max_wait_ms: int = 60_000) -> dict[s
     return {"status": answered.status, **body}
 
 
-def test_those_who_are_parked_and_those_who_have_just_asked_are_told(plane: Plane) -> None:
+def test_those_who_are_parked_and_those_who_have_just_asked_are_told(plane: Authority) -> None:
     async def history() -> tuple[dict[str, Any], dict[str, Any]]:
         engine = Engine(plane)
         await engine.start()
@@ -54,7 +54,7 @@ def test_those_who_are_parked_and_those_who_have_just_asked_are_told(plane: Plan
         assert told["position"] == position
 
 
-def test_whoever_asks_later_is_not_decided(plane: Plane) -> None:
+def test_whoever_asks_later_is_not_decided(plane: Authority) -> None:
     async def history() -> None:
         engine = Engine(plane)
         await engine.start()
@@ -65,11 +65,11 @@ def test_whoever_asks_later_is_not_decided(plane: Plane) -> None:
     asyncio.run(history())
 
 
-def test_what_another_process_decided_in_the_last_moment_is_told_too(plane: Plane, tmp_path: Path) -> None:
+def test_what_another_decided_in_the_last_moment_is_told_too(plane: Authority, tmp_path: Path) -> None:
     """It has decided about a parked request, and its wake-up has not arrived when the engine stops."""
 
     async def history() -> dict[str, Any]:
-        other = Plane.open(read_settings({"LEASEPLANE_DATA": str(tmp_path)}), SystemClock())
+        other = Authority.open(read_settings({"LEASEPLANE_DATA": str(tmp_path)}), SystemClock())
         engine, others = Engine(plane), Engine(other)
         await engine.start()
         await others.start()

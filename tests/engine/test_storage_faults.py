@@ -13,7 +13,7 @@ import pytest
 
 from leaseplane.calls import Answered
 from leaseplane.clock import SystemClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.limits import ALARM_RECHECK_MS, PROCESS_RECHECK_MS
 from leaseplane.model import Acquire, AuthorityUnavailable, OutcomeUnknown, Principal, Release, RequestFacts
 from leaseplane.serving import Engine
@@ -23,9 +23,9 @@ ANYONE = Principal("local", "local", "test")
 FACTS = RequestFacts("POST", "/api/v1/acp/coordination/lease", "0" * 64)
 
 
-def plane_in(folder: Path) -> Plane:
+def plane_in(folder: Path) -> Authority:
     settings = read_settings({"LEASEPLANE_DATA": str(folder), "LEASEPLANE_LEASE_MS": "30000"})
-    return Plane.open(settings, SystemClock())
+    return Authority.open(settings, SystemClock())
 
 
 async def acquired(engine: Engine, resource: str, actor: str = "did:example:a") -> Answered:

@@ -21,7 +21,7 @@ from tests.scenarios.rules_world import OPERATION_OF, told
 from tests.scenarios.world import TERM_MS, Answer, Capability, Op, ParkedAsk
 
 from leaseplane.clock import ManualClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.identity.access import Gate
 from leaseplane.identity.registry import open_registry
 from leaseplane.serving import Engine
@@ -87,7 +87,7 @@ class Server:
         settings = read_settings(
             {"LEASEPLANE_DATA": str(Path(self.folder.name) / "data"), "LEASEPLANE_LEASE_MS": str(TERM_MS)}
         )
-        self.plane = Plane.open(settings, self.clock, governs=True)
+        self.plane = Authority.open(settings, self.clock, governs=True)
         self.registry = open_registry(self.plane.folder, os.urandom)
         self.sockets = listen_on("127.0.0.1", 0)
         self.port = self.sockets[0].getsockname()[1]

@@ -18,7 +18,7 @@ from leaseplane import answers
 from leaseplane.authority import decide
 from leaseplane.authority.state import State, Terms
 from leaseplane.clock import ManualClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.identity.access import ActorMismatch, Forbidden, authorise
 from leaseplane.limits import IDEMPOTENCY_KEPT_MS
 from leaseplane.model import Ask, Granted, Pending, Principal, Reply, RequestFacts
@@ -125,7 +125,7 @@ class RulesWorld:
         return self.rows.next_alarm_boot_ms()
 
     def start_again(self, another_boot: bool = False) -> None:
-        """The process starts: what `Plane.open` does, on these rows."""
+        """The process starts: what `Authority.open` does, on these rows."""
         self.state.forget()
         self.state.begin(self.rows, self.clock.now())
         if another_boot:
@@ -250,7 +250,7 @@ class ForgetfulRulesWorld(RulesWorld):
 
 
 class StoreWorld(RulesWorld):
-    """The rules on the SQLite store, through the commit path of a `Plane`."""
+    """The rules on the SQLite store, through the commit path of an `Authority`."""
 
     def open(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="plane-")
@@ -262,7 +262,7 @@ class StoreWorld(RulesWorld):
         settings = read_settings(
             {"LEASEPLANE_DATA": str(Path(self.folder.name) / "data"), "LEASEPLANE_LEASE_MS": str(TERM_MS)}
         )
-        self.plane = Plane.open(settings, self.clock)
+        self.plane = Authority.open(settings, self.clock)
         self.transact(lambda state: None)
 
     def close(self) -> None:

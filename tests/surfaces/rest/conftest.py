@@ -13,7 +13,7 @@ from tests.scenarios.agents import did
 from tests.surfaces.rest.wire import QUICK, ScriptedEngine, Server
 
 from leaseplane.clock import SystemClock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.identity.access import Gate
 from leaseplane.identity.registry import open_registry
 from leaseplane.serving import Engine
@@ -134,7 +134,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("plane") / "data"
 
     async def make() -> tuple[Any, Callable[[], Awaitable[None]]]:
-        opened = Plane.open(read_settings({"LEASEPLANE_DATA": str(folder)}), SystemClock(), governs=True)
+        opened = Authority.open(read_settings({"LEASEPLANE_DATA": str(folder)}), SystemClock(), governs=True)
         engine = Engine(opened)
         await engine.start()
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from leaseplane.clock import Clock
-from leaseplane.engine import Plane
+from leaseplane.engine import Authority
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.receipts.keyring import KeyringDamaged
 from leaseplane.settings import Settings
@@ -13,10 +13,10 @@ from leaseplane.surfaces.cli.terminal import wrong_usage
 
 
 @contextmanager
-def opened_plane(settings: Settings, clock: Clock, *, governs: bool = False) -> Iterator[Plane]:
+def opened_plane(settings: Settings, clock: Clock, *, governs: bool = False) -> Iterator[Authority]:
     """The plane of `settings.data`, which has reclaimed what was due, closed in the end.
 
-    Its server `governs` it (see `Plane.open`), and makes it where there is none; for anyone else there
+    Its server `governs` it (see `Authority.open`), and makes it where there is none; for anyone else there
     has to be one: a mistyped folder is told, and not made. Raises `CommandRefused`, `FolderRefused` and
     `AuthorityUnavailable`.
     """
@@ -25,7 +25,7 @@ def opened_plane(settings: Settings, clock: Clock, *, governs: bool = False) -> 
             f"there is no plane in {settings.data}; name its folder with --data or LEASEPLANE_DATA"
         )
     try:
-        plane = Plane.open(settings, clock, governs=governs)
+        plane = Authority.open(settings, clock, governs=governs)
     except KeyringDamaged as damaged:
         raise FolderRefused(f"{damaged}; restore the folder `keys` from a backup") from None
     except OSError as error:

@@ -20,7 +20,7 @@ from leaseplane.surfaces.cli.parser import Commands, add_command, add_data, add_
 from leaseplane.surfaces.cli.terminal import DONE, CommandRefused, Terminal, wrong_usage
 
 if TYPE_CHECKING:
-    from leaseplane.engine import Plane
+    from leaseplane.engine import Authority
     from leaseplane.identity.registry import LocalKey, Registry
 
 _LOOPBACK: Final = ("localhost", "::1")
@@ -157,7 +157,7 @@ def _run(
     args: argparse.Namespace,
     terminal: Terminal,
     settings: Settings,
-    plane: "Plane",
+    plane: "Authority",
     registry: "Registry",
     local_key: "LocalKey",
     sockets: list[socket.socket],
