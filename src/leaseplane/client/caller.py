@@ -13,7 +13,7 @@ from weakref import WeakSet
 import msgspec
 
 from leaseplane.client.asking import Chance, Wish
-from leaseplane.client.channel import Channel, Request
+from leaseplane.client.channel import Channel, PlaneClosed, Request
 from leaseplane.client.keeper import Keeper, Kept
 from leaseplane.client.outcomes import LeaseHeld
 from leaseplane.clock import Clock, SystemClock
@@ -131,7 +131,7 @@ class Caller:
     def channel(self) -> Channel:
         """The way to the plane, opened anew in a forked child."""
         if self.closed:
-            raise RuntimeError("this plane is closed")
+            raise PlaneClosed
         if self._channel is None:
             self._opened()
         assert self._channel is not None
