@@ -176,6 +176,13 @@ SIGNING_KEY_NOTICED_S_MAX: Final = 5
 SIGNING_KEYS_MAX: Final = 10_000
 """Keys a plane ever has. All are published for ever, so a rotation beyond this is refused."""
 
+# -- the way to a server -----------------------------------------------------------------------
+
+CONNECT_MS_MAX: Final = 5_000
+CONNECTION_IDLE_MS_MAX: Final = 15_000
+"""How long a client's thread and its connection are kept for the next request; longer than the time
+between two renewals."""
+
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
@@ -199,3 +206,4 @@ assert TROUBLE_TOLD_MS_MIN < TROUBLE_TOLD_AGAIN_MS
 assert NONCES_FORGOTTEN_AT_ONCE_MAX > 1
 assert BUSY_RETRY_MS < REGISTRY_BUSY_GIVE_UP_MS <= BUSY_GIVE_UP_MS
 assert CREDENTIAL_CACHED_MS_MAX + REGISTRY_BUSY_GIVE_UP_MS < REVOKED_WITHIN_MS
+assert LEASE_MS_STANDARD // 3 < CONNECTION_IDLE_MS_MAX < KEEP_ALIVE_MS_MAX
