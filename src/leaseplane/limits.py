@@ -208,6 +208,11 @@ RENEW_PARTS: Final = 3
 KEEPER_LOOK_MS: Final = 500
 """The longest sleep of a keeper: the clock that it sleeps by stands still while the machine is suspended."""
 
+CONNECT_MS_MAX: Final = 5_000
+CONNECTION_IDLE_MS_MAX: Final = 15_000
+"""How long a client's thread and its connection are kept for the next request; longer than the time
+between two renewals."""
+
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
@@ -235,3 +240,4 @@ assert 2 * PARK_SLICE_MS < LEASE_MS_STANDARD and PARK_SLICE_TOLD_MS <= PARK_SLIC
 assert BUSY_GIVE_UP_MS < ANSWER_LATE_MS_MAX
 assert RETRY_MS_BASE < RETRY_MS_MAX < UNREACHED_MS_MAX < CLEAN_UP_MS_MAX < LOST_TOUCH_MS_MAX
 assert LEASE_MS_STANDARD < LOST_TOUCH_MS_MAX
+assert LEASE_MS_STANDARD // RENEW_PARTS < CONNECTION_IDLE_MS_MAX < KEEP_ALIVE_MS_MAX

@@ -123,7 +123,8 @@ class Caller:
 
         folder = DataFolder(self.settings.data)
         self.actor = _did_of(self.settings.agent, folder)
-        return RemoteChannel(url, credential_for(self.settings, folder, self.settings.agent))
+        credential = credential_for(self.settings, folder, self.settings.agent)
+        return RemoteChannel(url, credential, clock=self.clock)
 
     # -- for the loops -------------------------------------------------------------------------
 

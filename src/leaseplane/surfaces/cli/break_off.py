@@ -3,6 +3,8 @@
 import argparse
 import json
 
+from leaseplane.limits import ANSWER_LATE_MS_MAX
+from leaseplane.secret import Secret
 from leaseplane.surfaces.cli.parser import Commands, add_command, add_data, add_json, data_folder
 from leaseplane.surfaces.cli.terminal import DONE, REFUSED, UNREACHABLE, USAGE, Terminal, wrong_usage
 
@@ -89,8 +91,9 @@ _EXIT_STATUS = {400: USAGE, 413: USAGE}
 
 
 def _ask_server(args: argparse.Namespace, terminal: Terminal, members: dict[str, str]) -> tuple[int, bytes]:
+    from leaseplane.client.channel import Request
+    from leaseplane.client.remote import RemoteChannel
     from leaseplane.operations import BREAK
-    from leaseplane.surfaces.cli.remote import Remote
 
     settings = terminal.settings
     assert settings.url is not None
@@ -101,7 +104,19 @@ def _ask_server(args: argparse.Namespace, terminal: Terminal, members: dict[str,
             "LEASEPLANE_URL is set but LEASEPLANE_API_KEY is not; set it to an operator's key, or name a "
             "data folder with --data"
         )
-    return Remote(settings.url, settings.api_key).ask(BREAK.method, BREAK.path, members)
+    channel = RemoteChannel(settings.url, _ApiKey(settings.api_key), clock=terminal.clock)
+    answer = channel.send(Request(BREAK, {**members}), timeout_ms=ANSWER_LATE_MS_MAX).result()
+    return answer.status, answer.body
+
+
+class _ApiKey:
+    """An operator's key, which names no agent."""
+
+    def __init__(self, api_key: Secret) -> None:
+        self._api_key = api_key
+
+    def headers(self, method: str, url: str, body: bytes, *, now_s: int) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._api_key.reveal()}"}
 
 
 def _ask_folder(args: argparse.Namespace, terminal: Terminal, members: dict[str, str]) -> tuple[int, bytes]:
