@@ -276,7 +276,7 @@ def _overridden(
     if url is not None:
         changes["url"] = read_setting("url", url)
     if agent is not None:
-        changes["agent"] = agent if ":" in agent else read_setting("agent", agent)
+        changes["agent"] = read_setting("agent", agent)
     if api_key is not None:
         changes["api_key"] = api_key if isinstance(api_key, Secret) else read_setting("api_key", api_key)
     return msgspec.structs.replace(settings, **changes)
