@@ -56,10 +56,13 @@ def test_those_who_wait_on_one_loop_get_it_one_after_another(tmp_path: Path) -> 
                 await asyncio.sleep(0)
                 inside -= 1
 
-        async with async_plane_in(tmp_path) as one, async_plane_in(tmp_path, BOB) as other:
-            async with asyncio.TaskGroup() as group:
-                for n in range(40):
-                    group.create_task(work(one if n % 2 else other))
+        async with (
+            async_plane_in(tmp_path) as one,
+            async_plane_in(tmp_path, BOB) as other,
+            asyncio.TaskGroup() as group,
+        ):
+            for n in range(40):
+                group.create_task(work(one if n % 2 else other))
         assert most == 1
         assert fences == sorted(set(fences)) and len(fences) == 40
 
@@ -88,7 +91,7 @@ def test_a_blocked_loop_keeps_its_leases(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with async_plane_in(tmp_path, LEASEPLANE_LEASE_MS="1000") as plane, plane.lease(DB) as lease:
             # It is the loop that is blocked: there is no clock to pass in.
-            time.sleep(1.3)  # noqa: ASYNC251
+            time.sleep(1.3)
             lease.ensure_held()
 
     asyncio.run(scenario())
@@ -150,11 +153,14 @@ def test_cancelled_at_any_await_while_it_is_held_no_wait_is_left(
     tmp_path: Path, turns: int, how: dict[str, Any]
 ) -> None:
     async def scenario() -> dict[str, Any]:
-        async with async_plane_in(tmp_path) as plane, async_plane_in(tmp_path, BOB) as holder:
-            async with holder.lease(DB) as held:
-                assert await cancelled_after(turns, plane, **how) is None
-                left = await asyncio.to_thread(look, tmp_path)
-                return left | {"as expected": left["holder"] == (BOB, held.instance)}
+        async with (
+            async_plane_in(tmp_path) as plane,
+            async_plane_in(tmp_path, BOB) as holder,
+            holder.lease(DB) as held,
+        ):
+            assert await cancelled_after(turns, plane, **how) is None
+            left = await asyncio.to_thread(look, tmp_path)
+            return left | {"as expected": left["holder"] == (BOB, held.instance)}
 
     left = asyncio.run(scenario())
     assert left["waiting"] == [] and left["as expected"]
@@ -191,12 +197,15 @@ def test_cancelled_while_it_is_being_handed_over_there_is_a_handle_or_nothing(
 
 def test_a_time_out_of_asyncio_leaves_nothing_behind(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with async_plane_in(tmp_path) as plane, async_plane_in(tmp_path, BOB) as holder:
-            async with holder.lease(DB):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.05):
-                        await plane.acquire(DB)
-                assert (await plane.waiting()).waiting == []
+        async with (
+            async_plane_in(tmp_path) as plane,
+            async_plane_in(tmp_path, BOB) as holder,
+            holder.lease(DB),
+        ):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await plane.acquire(DB)
+            assert (await plane.waiting()).waiting == []
 
     asyncio.run(scenario())
 

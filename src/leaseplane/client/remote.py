@@ -11,14 +11,15 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import msgspec
 
 from leaseplane import __version__
-from leaseplane.client.channel import Answer, Request
+from leaseplane.client.channel import Answer, PlaneClosed, Request
 from leaseplane.client.connection import BrokenOff, Connection, Place, Response, told
+from leaseplane.client.credential import Credential
 from leaseplane.clock import Clock
 from leaseplane.limits import CONNECTION_IDLE_MS_MAX
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
@@ -28,14 +29,6 @@ if TYPE_CHECKING:
     import ssl
 
 _LOCATION_CHARS_TOLD: Final = 200
-
-
-class Credential(Protocol):
-    """What a caller shows of who it is."""
-
-    def headers(self, method: str, url: str, body: bytes, *, now_s: int) -> Mapping[str, str]:
-        """The header fields for one request to the whole `url`, at `now_s` by the wall clock."""
-        ...
 
 
 class RemoteChannel:
@@ -127,8 +120,7 @@ class RemoteChannel:
                 worker = _Worker(self, exchange)
                 self._workers.add(worker)
         if worker is None:
-            exchange.set_exception(AuthorityUnavailable(f"the channel to {self.url} is closed"))
-            return exchange
+            raise PlaneClosed
         try:
             threading.Thread(target=worker.run, name="leaseplane-remote", daemon=True).start()
         except RuntimeError as error:
@@ -359,7 +351,7 @@ class _Asked(msgspec.Struct, frozen=True, gc=False):
             headers["Idempotency-Key"] = self.idempotency_key
         if self.credential is not None:
             url = f"{place.scheme}://{place.authority}{self.target}"
-            headers |= self.credential.headers(self.method, url, self.body, now_s=now_s)
+            headers |= dict(self.credential.headers(self.method, url, self.body, now_s=now_s))
         for name, value in headers.items():
             if not (value.isascii() and value.isprintable()):
                 # Its value is not told, since it may be a key.

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from leaseplane.surfaces.cli.parser import add_data, add_json, setting
-from leaseplane.surfaces.cli.terminal import DONE, REFUSED, USAGE, Terminal, wrong_usage
+from leaseplane.surfaces.cli.terminal import DONE, REFUSED, USAGE, CommandRefused, Terminal, wrong_usage
 
 if TYPE_CHECKING:
     from leaseplane.client.outcomes import Refused, Response
@@ -48,6 +48,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 def asked_plane(args: argparse.Namespace, terminal: Terminal, *, makes: bool) -> Iterator["Plane"]:
     """The plane that is meant, closed in the end. Unless `makes`, an embedded one has to be there: a
     mistyped folder is told, and not made."""
+    from leaseplane.client.caller import WorkspaceUnknown
     from leaseplane.client.plane import Plane
     from leaseplane.settings import SettingRefused
     from leaseplane.store.folder import DataFolder
@@ -56,6 +57,8 @@ def asked_plane(args: argparse.Namespace, terminal: Terminal, *, makes: bool) ->
     data = args.data or terminal.settings.data
     if embedded and not makes and not DataFolder(data).database.exists():
         raise wrong_usage(f"there is no plane in {data}; name its folder with --data or LEASEPLANE_DATA")
+    if args.workspace is not None and not embedded:
+        raise wrong_usage("over LEASEPLANE_URL the API key says the workspace; leave --workspace out")
     try:
         plane = Plane(
             data=args.data,
@@ -64,6 +67,8 @@ def asked_plane(args: argparse.Namespace, terminal: Terminal, *, makes: bool) ->
             settings=terminal.settings,
             clock=terminal.clock,
         )
+    except WorkspaceUnknown as unknown:
+        raise CommandRefused(str(unknown)) from None
     except SettingRefused as refused:
         raise wrong_usage(str(refused)) from None
     try:
@@ -87,9 +92,19 @@ def tell(args: argparse.Namespace, terminal: Terminal, answer: "Response", line:
     return DONE
 
 
-def tell_refusal(args: argparse.Namespace, terminal: Terminal, refused: "Refused", line: str = "") -> int:
-    """Say that it is refused, in this line or in the plane's own words; the exit status that says it."""
-    if args.json:
+def tell_refusal(
+    args: argparse.Namespace,
+    terminal: Terminal,
+    refused: "Refused",
+    line: str = "",
+    *,
+    has_told: bool = False,
+) -> int:
+    """Say that it is refused, in this line or in the plane's own words; the exit status that says it.
+
+    `has_told`: stdout has its JSON already.
+    """
+    if args.json and not has_told:
         terminal.say_body(refused.raw)
     terminal.remark(f"leaseplane {args.command}: {' '.join((line or str(refused)).split())}")
     return USAGE if refused.status in (400, 413) else REFUSED
