@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from leaseplane.surfaces.cli.remote import Remote
 
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
 from leaseplane.secret import Secret
-from leaseplane.surfaces.cli.remote import Remote
 
 KEY = Secret("lpk_very_secret")
 

@@ -8,7 +8,7 @@ from leaseplane.embedded import Asked, EmbeddedEngine
 from leaseplane.model import Principal, RequestFacts
 from leaseplane.operations import RequestRefused
 from leaseplane.promise import Promise
-from leaseplane.receipts.canonical import digest_of_arguments
+from leaseplane.receipts.canonical import encode_answer, sha256_hex
 from leaseplane.resources import NameRefused
 
 
@@ -33,7 +33,7 @@ class LocalChannel:
             command = operation.read(request.members)
         except (RequestRefused, NameRefused) as refused:
             return _refused(refuse("invalid_request", refused.message, field=refused.field))
-        facts = RequestFacts(operation.method, operation.tool, digest_of_arguments(request.members))
+        facts = RequestFacts(operation.method, operation.tool, sha256_hex(encode_answer(request.members)))
         # No Idempotency-Key goes with it: a repeat by the same instance is a renewal of its own lease, and
         # a record of each answer would be one more row for each.
         asked = self._engine.ask(self._principal, command, facts, here=self._decides_here)

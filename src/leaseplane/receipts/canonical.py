@@ -6,13 +6,11 @@ canonical for everything that an answer can hold (tests/receipts/test_canonical.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
 import msgspec
-import rfc8785
 
 from leaseplane import limits
 
@@ -37,8 +35,8 @@ class NotCanonicalizable(ValueError):
 
 # A string that is never closed matches up to the end, so that no quote is looked at twice: the
 # search is linear, whatever the text.
-_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
-_SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
+_BRACKETS: Final = r'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?|[\[\]{}]'
+_SURROGATE_ESCAPE: Final = r"\\u[dD][89abAB]|\\u[dD][c-fC-F]"
 
 
 def _one_value_per_name(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -76,7 +74,7 @@ def nests_deeper_than(text: str, depth_max: int) -> bool:
     if text.count("{") + text.count("[") <= depth_max:
         return False
     depth = 0
-    for match in _BRACKETS.finditer(text):
+    for match in re.finditer(_BRACKETS, text, re.DOTALL):
         bracket = match.group()
         if bracket in "[{":
             depth += 1
@@ -94,6 +92,9 @@ def read_strict(data: bytes, *, floats: bool = True, depth_max: int = limits.JSO
     members, NaN and infinities, whole numbers of 2^53 and more, lone surrogates, nesting deeper
     than `depth_max`, and with `floats=False` every number that is not written as a whole one.
     """
+    # Here and below: a plane that answers has no need of the modules that a verifier needs.
+    import json
+
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -111,7 +112,7 @@ def read_strict(data: bytes, *, floats: bool = True, depth_max: int = limits.JSO
         )
     except json.JSONDecodeError:
         raise NotStrictJson("it is not JSON") from None
-    if _SURROGATE_ESCAPE.search(text):
+    if re.search(_SURROGATE_ESCAPE, text):
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
@@ -128,6 +129,8 @@ def canonical_form(value: object) -> bytes:
     Raises NotCanonicalizable for what has none: NaN, infinities, whole numbers of 2^53 and more,
     lone surrogates, member names that are not strings, and types that JSON does not know.
     """
+    import rfc8785
+
     try:
         return rfc8785.dumps(value)  # type: ignore[arg-type]  # it checks the types itself, and raises
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as refused:

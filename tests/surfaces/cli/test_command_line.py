@@ -89,7 +89,7 @@ def test_a_setting_that_cannot_be(in_process: Command) -> None:
 
 def test_a_start_imports_nothing_heavy(tmp_path: Path) -> None:
     code = (
-        "import sys; from leaseplane.__main__ import main; main(['--version']); "
+        "import sys; from leaseplane.surfaces.cli.program import main; main(['--version']); "
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run(

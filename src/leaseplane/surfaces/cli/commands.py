@@ -1,7 +1,15 @@
-"""The commands: all that `leaseplane` can be told."""
+"""The commands: all that `leaseplane` can be told.
+
+One line each. What a command needs is imported when it is the one that was asked for, since a command is
+started far more often than it is changed.
+"""
+
+import importlib
+from typing import Final
+
+import msgspec
 
 from leaseplane import __version__
-from leaseplane.surfaces.cli import agent, break_off, demo, key, lease, queue, serve, trust, verify, workspace
 from leaseplane.surfaces.cli.parser import Parser, add_commands
 
 _MORE = (
@@ -12,8 +20,33 @@ _MORE = (
 )
 
 
-def build_parser() -> Parser:
-    """The parser of the whole command line."""
+class Command(msgspec.Struct, frozen=True):
+    """One command: its name, the module beside this one that declares it, and the function there."""
+
+    name: str
+    module: str
+    declare: str = "add_to"
+
+
+COMMANDS: Final = (
+    Command("serve", "serve"),
+    Command("demo", "demo"),
+    Command("acquire", "lease", "add_acquire"),
+    Command("release", "lease", "add_release"),
+    Command("wait", "queue", "add_wait"),
+    Command("withdraw", "queue", "add_withdraw"),
+    Command("trust", "trust"),
+    Command("verify", "verify"),
+    Command("break", "break_off"),
+    Command("agent", "agent"),
+    Command("workspace", "workspace"),
+    Command("key", "key"),
+)
+"""In the order in which they are told."""
+
+
+def build_parser(word: str | None = None) -> Parser:
+    """The parser of the whole command line; of the one command `word`, where it is one."""
     parser = Parser(
         prog="leaseplane",
         description="A coordination plane for AI agents: one agent at a time holds a resource.",
@@ -21,13 +54,8 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"leaseplane {__version__}")
     commands = add_commands(parser, "command")
-    serve.add_to(commands)
-    demo.add_to(commands)
-    lease.add_acquire(commands)
-    lease.add_release(commands)
-    queue.add_wait(commands)
-    queue.add_withdraw(commands)
-    trust.add_to(commands)
-    for noun in (verify, break_off, agent, workspace, key):
-        noun.add_to(commands)
+    asked_for = tuple(command for command in COMMANDS if command.name == word)
+    for command in asked_for or COMMANDS:
+        module = importlib.import_module(f"leaseplane.surfaces.cli.{command.module}")
+        getattr(module, command.declare)(commands)
     return parser
