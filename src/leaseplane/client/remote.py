@@ -33,8 +33,11 @@ _LOCATION_CHARS_TOLD: Final = 200
 class Credential(Protocol):
     """What a caller shows of who it is."""
 
-    def headers(self, method: str, url: str, body: bytes, *, now_s: int) -> Mapping[str, str]:
-        """The header fields for one request to the whole `url`, at `now_s` by the wall clock."""
+    def headers(self, method: str, url: str, body: bytes, *, now_s: int) -> list[tuple[str, str]]:
+        """The header fields for one request to the whole `url`, at `now_s` by the wall clock.
+
+        Asked for each request anew, also for a repeat: what is signed is used once.
+        """
         ...
 
 
@@ -284,9 +287,9 @@ class Exchange(Promise[Answer]):
 
     def _exchanged(self, channel: RemoteChannel, connection: Connection) -> Response | None:
         asked, url = self._asked, channel.url
-        request = asked.encoded(channel.place, channel.clock.now().wall_ms // 1_000)
         is_repeat = False
         while True:
+            request = asked.encoded(channel.place, channel.clock.now().wall_ms // 1_000)
             try:
                 connection.open()
             except OSError as error:
@@ -359,7 +362,7 @@ class _Asked(msgspec.Struct, frozen=True, gc=False):
             headers["Idempotency-Key"] = self.idempotency_key
         if self.credential is not None:
             url = f"{place.scheme}://{place.authority}{self.target}"
-            headers |= self.credential.headers(self.method, url, self.body, now_s=now_s)
+            headers.update(self.credential.headers(self.method, url, self.body, now_s=now_s))
         for name, value in headers.items():
             if not (value.isascii() and value.isprintable()):
                 # Its value is not told, since it may be a key.

@@ -115,8 +115,8 @@ class _ApiKey:
     def __init__(self, api_key: Secret) -> None:
         self._api_key = api_key
 
-    def headers(self, method: str, url: str, body: bytes, *, now_s: int) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._api_key.reveal()}"}
+    def headers(self, method: str, url: str, body: bytes, *, now_s: int) -> list[tuple[str, str]]:
+        return [("Authorization", f"Bearer {self._api_key.reveal()}")]
 
 
 def _ask_folder(args: argparse.Namespace, terminal: Terminal, members: dict[str, str]) -> tuple[int, bytes]:
