@@ -64,7 +64,7 @@ def _as_refusal(failure: Exception) -> CommandRefused | None:
             return failure
         case NameRefused():
             return wrong_usage(failure.message)
-        case FolderRefused():
+        case FolderRefused() | SettingRefused():
             return wrong_usage(str(failure))
         case AuthorityUnavailable():
             return CommandRefused(str(failure), status=UNREACHABLE, code="authority_unavailable")

@@ -66,6 +66,7 @@ BODY_BYTES_MAX: Final = 64 * 1024
 JSON_DEPTH_MAX: Final = 16
 REQUEST_COMPLETE_MS_MAX: Final = 20_000
 WORKSPACE_CHARS_MAX: Final = 63
+AGENT_NAME_CHARS_MAX: Final = 64
 
 # -- numbers that other software must be able to hold ------------------------------------------
 
@@ -146,6 +147,9 @@ REVOKED_WITHIN_MS: Final = 1_000
 SIGNED_REQUEST_AGE_S_MAX: Final = 60
 NONCE_CHARS_MAX: Final = 128
 SIGNATURE_FIELDS_BYTES_MAX: Final = 4_096
+SECRET_FILE_BYTES_MAX: Final = 4_096
+"""An agent's key pair, or an API key, in a file of its own."""
+
 NONCE_KEPT_MS: Final = 180_000
 """Boot-clock time for which a signed request's nonce is remembered. A request may be dated ahead by
 the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set.

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from leaseplane.limits import (
+    AGENT_NAME_CHARS_MAX,
     IDEMPOTENCY_KEY_CHARS_MAX,
     INSTANCE_CHARS_MAX,
     KEY_LABEL_CHARS_MAX,
@@ -229,10 +230,11 @@ def collides(semantics: SemanticsClass, one: Access, other: Access) -> bool:
 # -- the other names and texts -----------------------------------------------------------------
 
 _EVERYDAY_INSTANCE: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _WORKSPACE: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _IDEMPOTENCY_KEY: Final = re.compile(r"[ -~]+")
 
-assert WORKSPACE_CHARS_MAX == 63  # as the pattern above has it
+assert WORKSPACE_CHARS_MAX == 63 and AGENT_NAME_CHARS_MAX == 64  # as the patterns above have it
 
 
 def check_instance(instance: str) -> None:
@@ -310,6 +312,19 @@ def check_workspace(name: str) -> None:
             f"A workspace's name is 1 to {WORKSPACE_CHARS_MAX} small letters, digits and '-', "
             "with no '-' at either end.",
             small if _WORKSPACE.fullmatch(small) is not None else None,
+        )
+
+
+def check_agent_name(name: str) -> None:
+    """Accept the name that an agent has on this machine: a part of a file's name, and never a DID.
+
+    1 to 64 letters, digits, dots, underscores and hyphens of ASCII, the first of them a letter or a digit.
+    """
+    if _AGENT_NAME.fullmatch(name) is None:
+        raise NameRefused(
+            "agent",
+            f"An agent's name on this machine is 1 to {AGENT_NAME_CHARS_MAX} letters, digits, dots, "
+            "underscores and hyphens, the first a letter or a digit.",
         )
 
 

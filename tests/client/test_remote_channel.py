@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from tests.surfaces.rest.conftest import plane as plane
 from tests.surfaces.rest.wire import Server
 
-from leaseplane.client.channel import Request
+from leaseplane.client.channel import PlaneClosed, Request
 from leaseplane.client.remote import RemoteChannel
 from leaseplane.clock import SystemClock
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
@@ -575,8 +575,8 @@ def test_a_closed_channel() -> None:
         assert sent.wait(PATIENCE_S)
         with pytest.raises(OutcomeUnknown):
             sent.result()
-        with pytest.raises(AuthorityUnavailable, match="closed"):
-            channel.send(asking(), timeout_ms=PLENTY_MS).result()
+        with pytest.raises(PlaneClosed):
+            channel.send(asking(), timeout_ms=PLENTY_MS)
 
 
 def threads() -> set[threading.Thread]:

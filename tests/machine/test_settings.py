@@ -24,6 +24,7 @@ def test_nothing_set_means_the_defaults() -> None:
         agent="default",
         instance=None,
         held=(),
+        held_leases=(),
         lease_ms=None,
         shared_read=None,
         hold_ms_max=None,
@@ -49,6 +50,7 @@ def test_everything_can_be_set() -> None:
         AGENT="build-1",
         INSTANCE="p.1",
         HELD="lock:a, b\nfile:c",
+        HELD_LEASES="7 lease-7\n8 lease-8",
         LEASE_MS="1000",
         SHARED_READ="file, wiki,file",
         HOLD_MS_MAX="60000",
@@ -65,6 +67,7 @@ def test_everything_can_be_set() -> None:
         agent="build-1",
         instance="p.1",
         held=("lock:a, b", "file:c"),
+        held_leases=((7, "lease-7"), (8, "lease-8")),
         lease_ms=1_000,
         shared_read=("file", "wiki"),
         hold_ms_max=60_000,
@@ -155,3 +158,12 @@ def test_a_password_in_a_url_is_not_repeated(variable: str) -> None:
     with pytest.raises(SettingRefused) as refused:
         read_settings({variable: "https://ada:hunter2@plane.example:7411"})
     assert "hunter2" not in str(refused.value) and "plane.example" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("held", "leases"),
+    [("lock:a", "7 lease-7\n8 lease-8"), ("", "7 lease-7"), ("lock:a", "lease-7"), ("lock:a", "0 lease-7")],
+)
+def test_what_is_held_outside_has_a_lease_for_each_line(held: str, leases: str) -> None:
+    with pytest.raises(SettingRefused, match="LEASEPLANE_HELD_LEASES"):
+        read_settings({"HOME": "/", "LEASEPLANE_HELD": held, "LEASEPLANE_HELD_LEASES": leases})

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import msgspec
 
 from leaseplane.client.asking import Chance, Wish
-from leaseplane.client.channel import Channel, Request
+from leaseplane.client.channel import Channel, PlaneClosed, Request
 from leaseplane.client.keeper import Keeper, Kept
 from leaseplane.client.outcomes import LeaseHeld
 from leaseplane.clock import Clock, SystemClock
@@ -25,9 +25,6 @@ from leaseplane.settings import SettingRefused, Settings, read_setting, settings
 
 if TYPE_CHECKING:
     pass
-
-if TYPE_CHECKING:
-    from leaseplane.store.folder import DataFolder
 
 _OWN_BYTES: Final = 4
 _LEASE_DIGITS: Final = 12
@@ -56,6 +53,10 @@ def instance_within(outer: str | None, own: str) -> str:
     return f"{root}.{own}" if len(root) + 1 + len(own) <= INSTANCE_CHARS_MAX else root
 
 
+class WorkspaceUnknown(SettingRefused):
+    """The data folder has no workspace of that name."""
+
+
 class Caller:
     """One program's way to a plane, embedded or at a URL; made from settings and what overrides them."""
 
@@ -79,6 +80,7 @@ class Caller:
         if workspace is not None and self.settings.url is not None:
             raise SettingRefused("at a URL the API key says the workspace; leave workspace out")
         self._workspace = workspace
+        self._actor: str | None = None
         self._outer = instance or self.settings.instance
         self.closed = False
         self._opened()
@@ -90,7 +92,6 @@ class Caller:
         self._leases = 0
         self._keeper: Keeper | None = None
         self._channel: Channel | None = None
-        self.actor: str
         if self.settings.url is None:
             self._channel = self._open_local()
         else:
@@ -108,11 +109,6 @@ class Caller:
             _check_workspace(self.settings, workspace)
         authority = Authority.open(self.settings, self.clock)
         engine = EmbeddedEngine(authority)
-        try:
-            self.actor = _did_of(self.settings.agent, authority.folder)
-        except BaseException:
-            engine.close()
-            raise
         principal = Principal(workspace, "local", credential="local")
         return LocalChannel(engine, principal, decides_here=self._decides_here)
 
@@ -122,7 +118,6 @@ class Caller:
         from leaseplane.store.folder import DataFolder
 
         folder = DataFolder(self.settings.data)
-        self.actor = _did_of(self.settings.agent, folder)
         credential = credential_for(self.settings, folder, self.settings.agent)
         return RemoteChannel(url, credential, clock=self.clock)
 
@@ -132,7 +127,7 @@ class Caller:
     def channel(self) -> Channel:
         """The way to the plane, opened anew in a forked child."""
         if self.closed:
-            raise RuntimeError("this plane is closed")
+            raise PlaneClosed
         if self._channel is None:
             self._opened()
         assert self._channel is not None
@@ -147,6 +142,13 @@ class Caller:
         if self._keeper is None:
             self._keeper = Keeper(self.channel, self.clock, self.chance.jitter)
         return self._keeper
+
+    @property
+    def actor(self) -> str:
+        """The DID that asks: of a local agent, its key is read, or made, when this is first looked at."""
+        if self._actor is None:
+            self._actor = _did_of(self.settings.agent, self.settings.data)
+        return self._actor
 
     def now_boot_ms(self) -> int:
         return self.clock.now().boot_ms
@@ -277,20 +279,21 @@ def _overridden(
     if url is not None:
         changes["url"] = read_setting("url", url)
     if agent is not None:
-        changes["agent"] = agent if ":" in agent else read_setting("agent", agent)
+        changes["agent"] = read_setting("agent", agent)
     if api_key is not None:
         changes["api_key"] = api_key if isinstance(api_key, Secret) else read_setting("api_key", api_key)
     return msgspec.structs.replace(settings, **changes)
 
 
-def _did_of(agent: str, folder: "DataFolder") -> str:
+def _did_of(agent: str, data: Path) -> str:
     """The DID that is meant: the agent is one, or the name of one of this machine's."""
     if ":" in agent:
         return agent
-    from leaseplane.identity.agents import agent_named
+    from leaseplane.identity.agents import DEFAULT_AGENT, agent_named
+    from leaseplane.store.folder import DataFolder
 
     # The one that nobody has to name is made when it is first needed; a mistyped name is no new agent.
-    return agent_named(folder, agent, make=agent == "default", random_bytes=os.urandom).did
+    return agent_named(DataFolder(data), agent, make=agent == DEFAULT_AGENT, random_bytes=os.urandom).did
 
 
 def _check_workspace(settings: Settings, workspace: str) -> None:
@@ -300,8 +303,9 @@ def _check_workspace(settings: Settings, workspace: str) -> None:
     registry = open_registry(DataFolder.open(settings.data), os.urandom)
     try:
         if all(known.name != workspace for known in registry.workspaces()):
-            raise SettingRefused(
-                f"there is no workspace {workspace!r}; `leaseplane workspace create` makes one"
+            raise WorkspaceUnknown(
+                f"there is no workspace {workspace!r}; `leaseplane workspace list` shows what there is, and "
+                "`leaseplane workspace create` makes one"
             )
     finally:
         registry.close()

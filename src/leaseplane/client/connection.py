@@ -1,9 +1,9 @@
 """Connections: HTTP/1.1 to one server, one request at a time, on a socket that is kept.
 
-What comes back is read by httptools, the parser that the server uses as well. The standard library's
-client takes three times the CPU time for an answer of ours, and five times as long to import; it neither
-says whether the first byte of an answer had come when a connection broke off, nor lets another thread
-hang up in the middle.
+What comes back is read by httptools, the parser that the server uses as well. For an answer of ours the
+standard library's client takes four times the CPU time (measured: 70 and 17 µs, with the sending) and ten
+times as long to import (13 and 1 ms); it neither says whether the first byte of an answer had come when a
+connection broke off, nor lets another thread hang up in the middle.
 """
 
 import socket

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from leaseplane.answers import Rendered, refuse
-from leaseplane.client.channel import Answer, Request
+from leaseplane.client.channel import Answer, PlaneClosed, Request
 from leaseplane.embedded import Asked, EmbeddedEngine
 from leaseplane.model import Principal, RequestFacts
 from leaseplane.operations import RequestRefused
@@ -26,6 +26,8 @@ class LocalChannel:
 
     def send(self, request: Request, *, timeout_ms: int) -> "LocalSent | AnsweredAtOnce":
         """Ask. A refusal of the request itself is an answer, as over HTTP; there is nothing to time out."""
+        if self._engine.is_closed:
+            raise PlaneClosed
         operation = request.operation
         try:
             command = operation.read(request.members)

@@ -11,13 +11,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import msgspec
 
 from leaseplane import __version__
-from leaseplane.client.channel import Answer, Request
+from leaseplane.client.channel import Answer, PlaneClosed, Request
 from leaseplane.client.connection import BrokenOff, Connection, Place, Response, told
 from leaseplane.clock import Clock
 from leaseplane.limits import CONNECTION_IDLE_MS_MAX
@@ -25,20 +25,12 @@ from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
 from leaseplane.promise import Promise
 
 if TYPE_CHECKING:
+    # Slow to import, and whoever has a credential has done so.
     import ssl
 
+    from leaseplane.client.credential import Credential
+
 _LOCATION_CHARS_TOLD: Final = 200
-
-
-class Credential(Protocol):
-    """What a caller shows of who it is."""
-
-    def headers(self, method: str, url: str, body: bytes, *, now_s: int) -> list[tuple[str, str]]:
-        """The header fields for one request to the whole `url`, at `now_s` by the wall clock.
-
-        Asked for each request anew, also for a repeat: what is signed is used once.
-        """
-        ...
 
 
 class RemoteChannel:
@@ -54,7 +46,7 @@ class RemoteChannel:
     def __init__(
         self,
         url: str,
-        credential: Credential | None,
+        credential: "Credential | None",
         *,
         clock: Clock,
         tls: "ssl.SSLContext | None" = None,
@@ -130,8 +122,7 @@ class RemoteChannel:
                 worker = _Worker(self, exchange)
                 self._workers.add(worker)
         if worker is None:
-            exchange.set_exception(AuthorityUnavailable(f"the channel to {self.url} is closed"))
-            return exchange
+            raise PlaneClosed
         try:
             threading.Thread(target=worker.run, name="leaseplane-remote", daemon=True).start()
         except RuntimeError as error:
@@ -339,7 +330,7 @@ class _Asked(msgspec.Struct, frozen=True, gc=False):
     method: str
     target: str
     body: bytes
-    credential: Credential | None
+    credential: "Credential | None"
     idempotency_key: str | None
     answered_ms_max: int
     changes: bool
@@ -362,7 +353,7 @@ class _Asked(msgspec.Struct, frozen=True, gc=False):
             headers["Idempotency-Key"] = self.idempotency_key
         if self.credential is not None:
             url = f"{place.scheme}://{place.authority}{self.target}"
-            headers.update(self.credential.headers(self.method, url, self.body, now_s=now_s))
+            headers |= dict(self.credential.headers(self.method, url, self.body, now_s=now_s))
         for name, value in headers.items():
             if not (value.isascii() and value.isprintable()):
                 # Its value is not told, since it may be a key.

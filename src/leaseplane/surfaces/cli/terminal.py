@@ -67,8 +67,18 @@ class Terminal(msgspec.Struct, frozen=True):
 
     def say_json(self, value: object) -> None:
         """The command's result as one JSON object on one line."""
-        is_utf_8 = (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        self.say(json.dumps(value, ensure_ascii=not is_utf_8))
+        self.say(json.dumps(value, ensure_ascii=not self._takes_utf_8))
+
+    def say_body(self, body: bytes) -> None:
+        """An answer's own JSON, as it came."""
+        if self._takes_utf_8:
+            self.say(body.decode())
+        else:
+            self.say_json(json.loads(body))
+
+    @property
+    def _takes_utf_8(self) -> bool:
+        return (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Rows under their heads: within the terminal's width for a person, in plain columns otherwise.
