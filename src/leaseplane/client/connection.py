@@ -1,14 +1,13 @@
 """Connections: HTTP/1.1 to one server, one request at a time, on a socket that is kept.
 
-What comes back is read by httptools, the parser that the server uses as well. The standard library's
-client takes three times the CPU time for an answer of ours, and five times as long to import; it neither
-says whether the first byte of an answer had come when a connection broke off, nor lets another thread
-hang up in the middle.
+What comes back is read by httptools, the parser that the server uses as well. For an answer of ours the
+standard library's client takes four times the CPU time (measured: 70 and 17 µs, with the sending) and ten
+times as long to import (13 and 1 ms); it neither says whether the first byte of an answer had come when a
+connection broke off, nor lets another thread hang up in the middle.
 """
 
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -140,12 +139,12 @@ class Connection:
         until_boot_ms = self._clock.now().boot_ms + answered_ms_max
         reading = _Reading()
         parser = httptools.HttpResponseParser(reading)
-        reading.status_of = parser.get_status_code
+        reading.parser = parser
         keep = False
         try:
             self._send(kept, request, until_boot_ms)
             self._read(kept, parser, reading, until_boot_ms)
-            keep = reading.is_whole and parser.should_keep_alive()
+            keep = reading.is_whole and reading.can_be_kept
             return reading.response()
         except OSError as error:
             raise BrokenOff(
@@ -153,7 +152,7 @@ class Connection:
             ) from None
         finally:
             # They refer to one another.
-            reading.status_of = int
+            reading.parser = None
             self.is_kept = keep
             if not keep:
                 self.close()
@@ -242,12 +241,24 @@ def _connected(place: Place, clock: Clock) -> socket.socket:
 class _Reading:
     """What the parser tells of one answer, within its bounds."""
 
-    __slots__ = ("_body", "_head_bytes", "_head_is_whole", "_headers", "has_begun", "is_whole", "status_of")
+    __slots__ = (
+        "_body",
+        "_head_bytes",
+        "_head_is_whole",
+        "_headers",
+        "_status",
+        "can_be_kept",
+        "has_begun",
+        "is_whole",
+        "parser",
+    )
 
     def __init__(self) -> None:
         self.has_begun = False
         self.is_whole = False
-        self.status_of: Callable[[], int] = int
+        self.can_be_kept = False
+        self.parser: httptools.HttpResponseParser | None = None
+        self._status = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -267,7 +278,11 @@ class _Reading:
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        assert self.parser is not None, "it is what calls this"
         self._head_is_whole = True
+        self._status = self.parser.get_status_code()
+        # Once the answer is whole, the parser has forgotten it.
+        self.can_be_kept = self.parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
         if len(self._body) + len(data) > ANSWER_BYTES_MAX:
@@ -275,7 +290,7 @@ class _Reading:
         self._body += data
 
     def on_message_complete(self) -> None:
-        if self.status_of() < 200:
+        if self._status < 200:
             # An interim response (RFC 9110, 15.2): the answer is still to come.
             self._begin()
         else:
@@ -290,7 +305,7 @@ class _Reading:
         retry_after = self._headers.get(b"retry-after", b"")
         location = self._headers.get(b"location")
         return Response(
-            self.status_of(),
+            self._status,
             bytes(self._body),
             None if location is None else location.decode("latin-1"),
             int(retry_after) if retry_after.isdigit() and len(retry_after) < 10 else None,

@@ -19,14 +19,16 @@ import msgspec
 from leaseplane import __version__
 from leaseplane.client.channel import Answer, PlaneClosed, Request
 from leaseplane.client.connection import BrokenOff, Connection, Place, Response, told
-from leaseplane.client.credential import Credential
 from leaseplane.clock import Clock
 from leaseplane.limits import CONNECTION_IDLE_MS_MAX
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
 from leaseplane.promise import Promise
 
 if TYPE_CHECKING:
+    # Slow to import, and whoever has a credential has done so.
     import ssl
+
+    from leaseplane.client.credential import Credential
 
 _LOCATION_CHARS_TOLD: Final = 200
 
@@ -44,7 +46,7 @@ class RemoteChannel:
     def __init__(
         self,
         url: str,
-        credential: Credential | None,
+        credential: "Credential | None",
         *,
         clock: Clock,
         tls: "ssl.SSLContext | None" = None,
@@ -276,9 +278,9 @@ class Exchange(Promise[Answer]):
 
     def _exchanged(self, channel: RemoteChannel, connection: Connection) -> Response | None:
         asked, url = self._asked, channel.url
-        request = asked.encoded(channel.place, channel.clock.now().wall_ms // 1_000)
         is_repeat = False
         while True:
+            request = asked.encoded(channel.place, channel.clock.now().wall_ms // 1_000)
             try:
                 connection.open()
             except OSError as error:
@@ -328,7 +330,7 @@ class _Asked(msgspec.Struct, frozen=True, gc=False):
     method: str
     target: str
     body: bytes
-    credential: Credential | None
+    credential: "Credential | None"
     idempotency_key: str | None
     answered_ms_max: int
     changes: bool
