@@ -45,13 +45,18 @@ class NotPrivate(Exception):
 def read_secret(path: Path, bytes_max: int) -> bytes:
     """What a file that holds a secret has in it: at most `bytes_max` bytes.
 
-    Raises `NotPrivate` where others can read or write it, where it belongs to someone who owns neither
-    this process nor the folder around it, or where it is no file or a larger one; otherwise whatever the
-    disk raises.
+    Raises `NotPrivate` where this user may not read it, where others may read or write it, where it
+    belongs to someone who owns neither this process nor the folder around it, or where it is no file or a
+    larger one; FileNotFoundError where there is none; otherwise whatever the disk raises.
     """
-    # Not blocking: what has the name may be a pipe that nobody ever writes to.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
+        # Not blocking: what has the name may be a pipe that nobody ever writes to.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except PermissionError:
+        raise NotPrivate(
+            f"{path} may not be read by this user (user {os.geteuid()}); name a data folder of your own"
+        ) from None
+    try:
         # Of the open file: what has the name may be another one an instant later.
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -67,9 +72,9 @@ def read_secret(path: Path, bytes_max: int) -> bytes:
                 f"{path} is open to others (mode {stat.S_IMODE(found.st_mode):04o}); make it yours alone "
                 f"with: chmod 600 '{path}'"
             )
-        content = file.read(bytes_max + 1)
+        content = os.read(descriptor, bytes_max + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > bytes_max:
-        raise NotPrivate(
-            f"{path} has more than {bytes_max} bytes, so it is not what its name says; move it away"
-        )
+        raise NotPrivate(f"{path} has more than {bytes_max} bytes, so it is no secret of ours; move it away")
     return content

@@ -8,6 +8,7 @@ from leaseplane.secret import Secret
 from leaseplane.settings import SETTINGS, SettingRefused, Settings, read_settings, render_settings
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "settings.md"
+DID = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 HOME = {"HOME": "/home/a"}
 
 
@@ -93,6 +94,7 @@ def test_everything_can_be_set() -> None:
         *(("URL", text) for text in ("http://a:b", "http://a#b", "http://a b", "http://[::1")),
         ("PUBLIC_URL", "plane"),
         *(("AGENT", text) for text in ("../x", ".hidden", "a/b", "a" * 65, "ä", "a\n")),
+        *(("AGENT", text) for text in ("a:b", "did:", "did:key:z6Mk", "did:key:agent", "did:web:a/b")),
         *(("INSTANCE", text) for text in ("a" * 65, "a\tb")),
         *(("SHARED_READ", text) for text in ("File", "1a", "a b")),
         *(("ALLOW_HOSTS", text) for text in ("http://a", "a/b", "*")),
@@ -107,6 +109,11 @@ def test_what_cannot_be_is_refused_naming_variable_and_value(name: str, text: st
         read(**{name: text})
     assert str(caught.value).startswith(f"LEASEPLANE_{name}=")
     assert " must " in str(caught.value)
+
+
+@pytest.mark.parametrize("agent", ["a", "a" * 64, "Build-1.x_y", "did:web:example.com", DID])
+def test_an_agent_is_a_name_or_a_did(agent: str) -> None:
+    assert read(AGENT=agent).agent == agent
 
 
 def test_a_cap_below_one_lease_is_refused() -> None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from leaseplane.identity.agents import DEFAULT_AGENT, Agent, agent_named
 from leaseplane.limits import SECRET_FILE_BYTES_MAX
+from leaseplane.model import AuthorityUnavailable
 from leaseplane.private_file import NotPrivate, read_secret
 from leaseplane.secret import Secret
 from leaseplane.settings import SettingRefused, Settings
@@ -79,6 +80,7 @@ def credential_for(
     Raises `SettingRefused` where there is nothing to show: the DID's key is not on this machine, as far
     as can be known. `FolderRefused` where the file with the API key, or with the agent's key, is damaged or
     not its reader's alone; `AgentUnknown` for a name that no agent has, but for `default`, which is made.
+    `AuthorityUnavailable` where the disk refuses.
     """
     assert settings.url is not None, "an embedded plane asks for no credential"
     if settings.api_key is not None:
@@ -125,10 +127,7 @@ def _kept_api_key(folder: DataFolder) -> Secret | None:
     except NotPrivate as refused:
         raise FolderRefused(str(refused)) from None
     except OSError as error:
-        raise FolderRefused(
-            f"{folder.api_key} cannot be read: {error.strerror}; set LEASEPLANE_API_KEY, or name a data "
-            "folder of your own with LEASEPLANE_DATA"
-        ) from None
+        raise AuthorityUnavailable(f"{folder.api_key} cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, ApiKeyMalformed):
         # Without the cause, which may hold a part of the key.
         raise FolderRefused(
