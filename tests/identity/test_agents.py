@@ -201,7 +201,7 @@ def test_one_that_may_not_be_read(folder: DataFolder) -> None:
     make(folder, "a")
     os.seteuid(4_711)
     try:
-        with pytest.raises(FolderRefused, match="a.json may not be read by this user"):
+        with pytest.raises(FolderRefused, match=r"a\.json may not be read by this user"):
             find(folder, "a")
     finally:
         os.seteuid(0)
