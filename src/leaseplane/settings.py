@@ -95,10 +95,8 @@ def _hold_ms_max(text: str) -> int:
 
 
 def _matching(pattern: str, rule: str) -> Callable[[str], str]:
-    compiled = re.compile(pattern)
-
     def read(text: str) -> str:
-        if not compiled.fullmatch(text):
+        if not re.fullmatch(pattern, text):
             raise ValueError(rule)
         return text
 

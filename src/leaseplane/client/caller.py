@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from leaseplane.chance import jitter
 from leaseplane.client.asking import Chance, Wish
 from leaseplane.client.channel import Channel, PlaneClosed, Request
 from leaseplane.client.keeper import Keeper, Kept
@@ -35,7 +36,7 @@ _callers: "WeakSet[Caller]" = WeakSet()
 
 def chance() -> Chance:
     """The kernel's randomness."""
-    return Chance(lambda: os.urandom(16).hex(), lambda: int.from_bytes(os.urandom(2)) / 0x10000)
+    return Chance(lambda: os.urandom(16).hex(), jitter)
 
 
 def instance_within(outer: str | None, own: str) -> str:

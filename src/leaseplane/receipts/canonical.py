@@ -5,14 +5,16 @@ canonical for everything that an answer can hold (tests/receipts/test_canonical.
 `read_strict` followed by `canonical_form` is what a verifier does with a body of unknown origin.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
 import msgspec
+from cryptography.hazmat.primitives.hashes import SHA256, Hash
 
 from leaseplane import limits
+
+_SHA256: Final = SHA256()
 
 encode_answer: Final[Callable[[object], bytes]] = msgspec.json.Encoder(order="sorted").encode
 """The RFC 8785 form of an answer of the plane.
@@ -150,9 +152,16 @@ def _as_doubles(value: object) -> object:
 # -- digests -----------------------------------------------------------------------------------
 
 
+def sha256(data: bytes) -> bytes:
+    """SHA-256, by the library that signs: `hashlib` would load OpenSSL a second time."""
+    digest = Hash(_SHA256)
+    digest.update(data)
+    return digest.finalize()
+
+
 def sha256_hex(data: bytes) -> str:
     """SHA-256 in lower-case hex, the form of every digest in a receipt."""
-    return hashlib.sha256(data).hexdigest()
+    return sha256(data).hex()
 
 
 def digest_of_answer(body: bytes) -> str:
