@@ -28,15 +28,19 @@ if TYPE_CHECKING:
     pass
 
 _OWN_BYTES: Final = 4
+_KEY_BYTES: Final = 16
 _LEASE_DIGITS: Final = 12
 """What is kept free for the number of a lease behind an instance."""
 
 _callers: "WeakSet[Caller]" = WeakSet()
 
 
-def chance() -> Chance:
-    """The kernel's randomness."""
-    return Chance(lambda: os.urandom(16).hex(), jitter)
+def _fresh_key() -> str:
+    return os.urandom(_KEY_BYTES).hex()
+
+
+def _no_key() -> None:
+    return None
 
 
 def instance_within(outer: str | None, own: str) -> str:
@@ -75,9 +79,11 @@ class Caller:
         clock: Clock | None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.chance = chance()
-        self._decides_here = decides_here
         self.settings = _overridden(settings or settings_of_environment(), url, api_key, data, agent)
+        # A record of each answer would be one more row for each ask of an embedded plane, for nothing.
+        key = _no_key if self.settings.url is None else _fresh_key
+        self.chance = Chance(key, jitter)
+        self._decides_here = decides_here
         if workspace is not None and self.settings.url is not None:
             raise SettingRefused("at a URL the API key says the workspace; leave workspace out")
         self._workspace = workspace
@@ -188,8 +194,8 @@ class Caller:
         return settings.held_leases[settings.held.index(resource)]
 
     def request(self, operation: Operation, idempotency_key: str | None = None, **members: object) -> Request:
-        """One request of the contract; members that are None are left out, and it gets a fresh key where it
-        is given none."""
+        """One request of the contract; members that are None are left out, and it gets a key where it is
+        given none and needs one."""
         given = {name: value for name, value in members.items() if value is not None}
         key = idempotency_key or self.chance.key() if operation.keyed else None
         return Request(operation, given, key)

@@ -34,9 +34,9 @@ class LocalChannel:
         except (RequestRefused, NameRefused) as refused:
             return _refused(refuse("invalid_request", refused.message, field=refused.field))
         facts = RequestFacts(operation.method, operation.tool, sha256_hex(encode_answer(request.members)))
-        # No Idempotency-Key goes with it: a repeat by the same instance is a renewal of its own lease, and
-        # a record of each answer would be one more row for each.
-        asked = self._engine.ask(self._principal, command, facts, here=self._decides_here)
+        asked = self._engine.ask(
+            self._principal, command, facts, request.idempotency_key, here=self._decides_here
+        )
         return LocalSent(asked)
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ def asked_plane(args: argparse.Namespace, terminal: Terminal, *, makes: bool) ->
 
 def part_of(args: argparse.Namespace, terminal: Terminal) -> str | None:
     """The instance that is meant; None for the agent as a whole."""
-    chosen: str | None = args.instance or terminal.settings.instance
+    chosen: str | None = terminal.settings.instance if args.instance is None else args.instance
     return chosen
 
 

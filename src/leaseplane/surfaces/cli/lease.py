@@ -46,7 +46,7 @@ def add_acquire(commands: Commands) -> None:
     parser.add_argument("--note", metavar="TEXT", help="what it is for; shown to those who wait")
     parser.add_argument("--lease-id", metavar="ID", help="renew this lease only, and never take another")
     parser.add_argument(
-        "--idempotency-key", metavar="KEY", help="the same key gets the same answer; for a repeat over a URL"
+        "--idempotency-key", metavar="KEY", help="a repeat under the same key gets the same answer"
     )
     add_asker(parser, names_part=True)
 
@@ -66,7 +66,7 @@ def add_release(commands: Commands) -> None:
         "--lease-id", metavar="ID", help="only this lease, whichever part of the agent holds it"
     )
     parser.add_argument(
-        "--idempotency-key", metavar="KEY", help="the same key gets the same answer; for a repeat over a URL"
+        "--idempotency-key", metavar="KEY", help="a repeat under the same key gets the same answer"
     )
     add_asker(parser, names_part=True)
 
