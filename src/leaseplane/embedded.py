@@ -9,11 +9,12 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakSet
 
-from leaseplane.calls import Answered, Call, Item, TakeDeliveries
+from leaseplane.calls import Answered, Call, Done, Item, TakeDeliveries
 from leaseplane.desk import Desk
-from leaseplane.engine import Authority
+from leaseplane.engine import Authority, Work
 from leaseplane.limits import ALARM_RECHECK_MS, BATCH_ASKS_MAX, PROCESS_RECHECK_MS
 from leaseplane.model import AuthorityUnavailable, Command, OutcomeUnknown, Principal, RequestFacts
 from leaseplane.promise import Promise
@@ -105,6 +106,14 @@ class EmbeddedEngine(Desk):
             self._plane.presence.drain()
             self.put(TakeDeliveries(self, self._plane))
             self._run()
+
+    def do(self, work: Work) -> Any:
+        """Do one work in a transaction now; its result. Raises what it raises."""
+        done: Promise[Any] = Promise()
+        with self._turn:
+            self.put(Done(work, done))
+            self._run()
+        return done.result()
 
     def watch(self) -> None:
         """See that the alarm runs from now on, and wake-ups are heard."""
