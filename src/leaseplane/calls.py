@@ -4,8 +4,6 @@ Each is decided inside a transaction (`work`), may prepare its answer while the 
 (`decided`), and learns in the end whether it stands or not (`stands`, `failed`).
 """
 
-import asyncio
-import logging
 from typing import Any, Protocol
 
 import msgspec
@@ -16,8 +14,6 @@ from leaseplane.engine import Authority, Work
 from leaseplane.limits import PARKED_OVERDUE_MS
 from leaseplane.model import Ask, Granted, OutcomeUnknown, Pending, Reply
 from leaseplane.store.contract import Delivery
-
-_log = logging.getLogger(__name__)
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +43,14 @@ class Item:
         """It does not, or nobody knows: `AuthorityUnavailable`, `OutcomeUnknown`, or a fault of ours."""
 
 
+class Awaited(Protocol):
+    """Where a result goes: a future of an event loop, or a promise that a thread waits for."""
+
+    def done(self) -> bool: ...
+    def set_result(self, value: Any, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
 class Carrier(Protocol):
     """What an item needs of the engine that carries it."""
 
@@ -72,12 +76,12 @@ class Call(Item):
     It may be hung up at any point. Whatever is in a transaction by then stands or falls with it.
     """
 
-    __slots__ = ("_answer", "_ask", "_engine", "_pending", "_reply", "future", "is_gone")
+    __slots__ = ("_answer", "_ask", "_engine", "_future", "_pending", "_reply", "is_gone")
 
-    def __init__(self, engine: Carrier, ask: Ask, future: "asyncio.Future[Answered]") -> None:
+    def __init__(self, engine: Carrier, ask: Ask, future: Awaited) -> None:
         self._engine = engine
         self._ask = ask
-        self.future = future
+        self._future = future
         self.is_gone = False
         self._pending: Pending | None = None
         self._reply: Reply | None = None
@@ -127,8 +131,8 @@ class Call(Item):
         if self._pending is not None and not self.is_gone:
             # The lease was handed over, but the mark was not stored for certain: it may be undone.
             error = OutcomeUnknown(f"the hand-over may or may not stand: {error}")
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self._future.done():
+            self._future.set_exception(error)
 
     # -- the caller's and the authority's part --------------------------------------------------
 
@@ -172,11 +176,14 @@ class Call(Item):
             self._answer = self._engine.answer(self._ask, reply)
         except Exception as error:
             # The decision may stand all the same, so it is told as unknown.
-            _log.error("an answer could not be signed", exc_info=error)
+            # Rare, and logging takes longer to import than an ask.
+            import logging
+
+            logging.getLogger(__name__).error("an answer could not be signed", exc_info=error)
             self._answer = OutcomeUnknown("the answer could not be signed, but the decision may stand")
 
     def _send(self, reply: Any) -> None:
-        if self.future.done():
+        if self._future.done():
             return
         if self._answer is None:
             # Nothing had to be written, so there was no commit during which to sign.
@@ -185,9 +192,9 @@ class Call(Item):
             self._sign(signed)
         assert self._answer is not None
         if isinstance(self._answer, Exception):
-            self.future.set_exception(self._answer)
+            self._future.set_exception(self._answer)
         else:
-            self.future.set_result(self._answer)
+            self._future.set_result(self._answer)
 
     def _ask_anew(self) -> None:
         if self.is_gone:
@@ -256,22 +263,22 @@ class AskAfter(Item):
 class Done(Item):
     """A work whose caller awaits its result."""
 
-    __slots__ = ("_work", "future")
+    __slots__ = ("_future", "_work")
 
-    def __init__(self, work: Work, future: "asyncio.Future[Any]") -> None:
+    def __init__(self, work: Work, future: Awaited) -> None:
         self._work = work
-        self.future = future
+        self._future = future
 
     def work(self, state: State) -> Any:
         return self._work(state)
 
     def stands(self, result: Any) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
+        if not self._future.done():
+            self._future.set_result(result)
 
     def failed(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self._future.done():
+            self._future.set_exception(error)
 
 
 class TakeDeliveries(Item):

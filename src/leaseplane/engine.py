@@ -26,7 +26,7 @@ from leaseplane.limits import (
     SETTLE_RESOURCES_MAX,
 )
 from leaseplane.model import AuthorityUnavailable
-from leaseplane.receipts.keyring import Keyring
+from leaseplane.receipts.keyring import Keyring, KeyringDamaged
 from leaseplane.resources import SHARED_READ_STANDARD, SemanticsClass
 from leaseplane.settings import Settings
 from leaseplane.store.contract import Delivery
@@ -95,6 +95,19 @@ class Authority:
         `governs` says that this is the folder's server: what its settings say of the semantics classes
         and of the cap on a holding is kept in the folder from now on, and holds for every process.
         """
+        try:
+            return cls._opened(settings, clock, governs, random_bytes)
+        except KeyringDamaged as damaged:
+            raise FolderRefused(f"{damaged}; restore the folder `keys` from a backup") from None
+        except OSError as error:
+            raise AuthorityUnavailable(
+                f"the data folder {settings.data} cannot be used: {error.strerror}"
+            ) from error
+
+    @classmethod
+    def _opened(
+        cls, settings: Settings, clock: Clock, governs: bool, random_bytes: Callable[[int], bytes]
+    ) -> Self:
         folder = DataFolder.open(settings.data)
         process_id = random_bytes(8).hex()
         with ExitStack() as opened:
@@ -208,13 +221,17 @@ class Authority:
         Raises as `commit_path` does, and `DatabaseBusy` when others write for `BUSY_GIVE_UP_MS`.
         """
         while True:
-            decided = self._drive(works, patience)
+            decided = self.decide_once(works, patience)
             if deliveries is not None:
                 deliveries += decided.deliveries
             if decided.settled:
                 return decided.results
 
-    def _drive(self, works: Sequence[Work], patience: Patience) -> Decided:
+    def decide_once(self, works: Sequence[Work], patience: Patience = PATIENCE) -> Decided:
+        """One transaction with these works; blocks until its commit stands. Raises as `transact` does.
+
+        Where it comes back not `settled`, so much was due that none of these works was done: ask again.
+        """
         path = self.commit_path(works)
         started = patience.monotonic()
         try:

@@ -202,6 +202,38 @@ SIGNING_KEY_NOTICED_S_MAX: Final = 5
 SIGNING_KEYS_MAX: Final = 10_000
 """Keys a plane ever has. All are published for ever, so a rotation beyond this is refused."""
 
+# -- the client --------------------------------------------------------------------------------
+
+PARK_SLICE_MS: Final = 10_000
+"""How long one request of a client is parked. It asks again then, keeping its place, so that what is
+handed to it was asked for a short while ago, and most of the lease is left by its own count."""
+
+PARK_SLICE_TOLD_MS: Final = 5_000
+"""The same where someone wants to be told how the queue does."""
+
+ANSWER_LATE_MS_MAX: Final = 15_000
+"""How long after its time an answer may come; longer than a server keeps trying for a busy database."""
+
+RETRY_MS_BASE: Final = 50
+RETRY_MS_MAX: Final = 1_000
+"""How long a client stands back after a failure: doubled each time, with jitter."""
+
+UNREACHED_MS_MAX: Final = 2_000
+"""How long a client tries an authority that never answered it."""
+
+LOST_TOUCH_MS_MAX: Final = 60_000
+"""How long it tries one that did: a plane that is being restarted is back by then."""
+
+CLEAN_UP_MS_MAX: Final = 5_000
+"""How long one that gives up or is cancelled tries to leave nothing behind, before the plane's own
+time-outs have to do it."""
+
+RENEW_PARTS: Final = 3
+"""A lease is renewed when a third of its time is over, so that two more tries fit in."""
+
+KEEPER_LOOK_MS: Final = 500
+"""The longest sleep of a keeper: the clock that it sleeps by stands still while the machine is suspended."""
+
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
@@ -230,3 +262,7 @@ assert RUN_SWEEP_LOOK_MS_MAX <= LEASE_MS_MIN // RUN_KILL_BEFORE_END_PART
 assert NONCES_FORGOTTEN_AT_ONCE_MAX > 1
 assert BUSY_RETRY_MS < REGISTRY_BUSY_GIVE_UP_MS <= BUSY_GIVE_UP_MS
 assert CREDENTIAL_CACHED_MS_MAX + REGISTRY_BUSY_GIVE_UP_MS < REVOKED_WITHIN_MS
+assert 2 * PARK_SLICE_MS < LEASE_MS_STANDARD and PARK_SLICE_TOLD_MS <= PARK_SLICE_MS <= PARK_MS_MAX
+assert BUSY_GIVE_UP_MS < ANSWER_LATE_MS_MAX
+assert RETRY_MS_BASE < RETRY_MS_MAX < UNREACHED_MS_MAX < CLEAN_UP_MS_MAX < LOST_TOUCH_MS_MAX
+assert LEASE_MS_STANDARD < LOST_TOUCH_MS_MAX

@@ -290,6 +290,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an Idempotency-Key makes a repeat answer what the first one answered."""
     receipt_op: ReceiptOp | None
     """What its receipts call it, or None: its answers carry none."""
+    tool: str
+    """Its dotted name where it is no HTTP request: the path in the receipts of an embedded plane."""
     sentence: str
 
     def read(self, members: Mapping[str, object]) -> Command:
@@ -319,6 +321,7 @@ LEASE: Final = Operation(
     read_only=False,
     keyed=True,
     receipt_op="coordination.lease",
+    tool="coordination.lease.acquire",
     sentence="Ask for an exclusive lease, or renew the one held already.",
 )
 RELEASE: Final = Operation(
@@ -332,6 +335,7 @@ RELEASE: Final = Operation(
     read_only=False,
     keyed=True,
     receipt_op="coordination.release",
+    tool="coordination.lease.release",
     sentence="Let go of a lease that the caller holds.",
 )
 WAIT: Final = Operation(
@@ -345,6 +349,7 @@ WAIT: Final = Operation(
     read_only=True,
     keyed=False,
     receipt_op="coordination.wait",
+    tool="coordination.wait",
     sentence="Show the queue of waiting agents and the deadlock pairs.",
 )
 WITHDRAW: Final = Operation(
@@ -358,6 +363,7 @@ WITHDRAW: Final = Operation(
     read_only=False,
     keyed=False,
     receipt_op=None,
+    tool="coordination.withdraw",
     sentence="Give up a wait; its parked requests are answered `lease_held`.",
 )
 TRUST: Final = Operation(
@@ -371,6 +377,7 @@ TRUST: Final = Operation(
     read_only=True,
     keyed=False,
     receipt_op=None,
+    tool="trust",
     sentence="Read one agent's trust score, and how many of its leases were released and ran out.",
 )
 BREAK: Final = Operation(
@@ -384,6 +391,7 @@ BREAK: Final = Operation(
     read_only=False,
     keyed=True,
     receipt_op=None,
+    tool="coordination.break",
     sentence="End a lease as the operator: named in the ledger, no trust moves.",
 )
 

@@ -6,52 +6,30 @@ reads the next requests. No answer leaves before its commit is known to stand.
 """
 
 import asyncio
-import base64
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random, SystemRandom
-from typing import Any, Final
+from typing import Any
 
-import msgspec
-
-from leaseplane import answers
-from leaseplane.calls import Answered, AskAfter, Bury, Call, Dismiss, Done, Item, TakeDeliveries
+from leaseplane.calls import Answered, Call, Dismiss, Done, Item, TakeDeliveries
+from leaseplane.desk import Desk
 from leaseplane.engine import Authority, Decided, Work
 from leaseplane.limits import (
     ALARM_RECHECK_MS,
     BATCH_ASKS_MAX,
     BUSY_GIVE_UP_MS,
     BUSY_RETRY_MS,
-    PARKED_OVERDUE_MS,
     PROCESS_RECHECK_MS,
 )
-from leaseplane.model import (
-    Acquire,
-    Ask,
-    AuthorityUnavailable,
-    Command,
-    OutcomeUnknown,
-    Pending,
-    Principal,
-    Reply,
-    RequestFacts,
-)
-from leaseplane.receipts.canonical import sha256_hex, with_receipt
-from leaseplane.statements import statement_of
-from leaseplane.store.contract import Delivery
-from leaseplane.store.database import DatabaseBusy, DatabaseReplaced
-from leaseplane.store.folder import FolderRefused
+from leaseplane.model import AuthorityUnavailable, Command, Principal, RequestFacts
+from leaseplane.store.database import DatabaseBusy
 
 _log = logging.getLogger(__name__)
 
-_JTI_BYTES: Final = 18
-_JTIS_DRAWN: Final = 64
 
-
-class Engine:
+class Engine(Desk):
     """Answers asks against a plane, on one event loop. Make it on the loop, with `start`."""
 
     def __init__(
@@ -61,34 +39,19 @@ class Engine:
         random_bytes: Callable[[int], bytes] = os.urandom,
         random: Random | None = None,
     ) -> None:
-        self._plane = plane
-        self._random_bytes = random_bytes
+        super().__init__(plane, random_bytes)
         self._random = random or SystemRandom()
         self._loop: asyncio.AbstractEventLoop
         self._committer = ThreadPoolExecutor(1, "leaseplane-commit")
-        self._jtis: list[str] = []
-        self._items: deque[Item] = deque()
         self._one_by_one = 0
         self._path: Generator[Decided | None, None, Decided] | None = None
         self._batch: list[Item] = []
         self._busy_since: float | None = None
         self._scheduled = False
-        self._parked: dict[str, Call] = {}
         self._open_calls = 0
-        self._alarm_boot_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._looked_boot_ms = 0
-        self._processes_seen_boot_ms = 0
-        self._overdue_seen_boot_ms = 0
-        self._burying: set[str] = set()
-        self._fault: Exception | None = None
-        self._keys_are_current = False
-        self._closed = False
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
-        self._counted = dict.fromkeys(
-            ("asked", "transactions", "works", "busy_retries", "handed_over", "undone_or_late", "failures"), 0
-        )
 
     # -- what callers see ----------------------------------------------------------------------
 
@@ -108,37 +71,19 @@ class Engine:
         """
         if self._closed:
             raise AuthorityUnavailable("the plane is being stopped; ask again in a moment")
-        ask = Ask(
-            principal=principal,
-            command=command,
-            jti=self._new_jti(),
-            request_id=self._plane.new_request_id(),
-            process_id=self._plane.presence.process_id,
-            request=request,
-            idempotency_key=idempotency_key,
-        )
-        call = Call(self, ask, self._loop.create_future())
+        ask = self._ask_of(principal, command, request, idempotency_key)
+        future: asyncio.Future[Answered] = self._loop.create_future()
+        call = Call(self, ask, future)
         self._open_calls += 1
         self._counted["asked"] += 1
         self.put(call)
         try:
-            return await call.future
+            return await future
         except asyncio.CancelledError:
             call.hang_up()
             raise
         finally:
             self._open_calls -= 1
-
-    def _new_jti(self) -> str:
-        if not self._jtis:
-            # Many at once: each look at the kernel's randomness lets go of the interpreter's lock, and
-            # has to wait for it again where the committing thread has taken it.
-            drawn = self._random_bytes(_JTI_BYTES * _JTIS_DRAWN)
-            self._jtis = [
-                base64.urlsafe_b64encode(drawn[at : at + _JTI_BYTES]).decode("ascii")
-                for at in range(0, len(drawn), _JTI_BYTES)
-            ]
-        return self._jtis.pop()
 
     def ready(self) -> None:
         """Raises `AuthorityUnavailable` while the store does not answer."""
@@ -150,17 +95,16 @@ class Engine:
     def stats(self) -> dict[str, int]:
         """Counts since the start, and how many requests are open and parked now."""
         return {
-            **self._counted,
-            "parked_now": len(self._parked),
+            **super().stats(),
             "open_now": self._open_calls,
             "waiting_for_a_transaction_now": len(self._items),
         }
 
     async def do(self, work: Work) -> Any:
         """Do one work in the next transaction; its result, once the commit stands. Raises what it raises."""
-        done = Done(work, self._loop.create_future())
-        self.put(done)
-        return await done.future
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.put(Done(work, future))
+        return await future
 
     async def run_alarm(self) -> None:
         """Let what is due happen now, with all that follows from it. The timer does so by itself; this is
@@ -265,9 +209,7 @@ class Engine:
     def _finish(self, decided: Decided) -> None:
         """The commit stands."""
         batch, self._batch, self._path = self._batch, [], None
-        if self._fault is not None:
-            _log.warning("the store answers again")
-            self._fault = None
+        self._fault_is_over()
         self._counted["transactions"] += 1
         self._alarm_boot_ms = decided.alarm_boot_ms
         if decided.settled:
@@ -284,20 +226,7 @@ class Engine:
 
     def _fail(self, error: Exception) -> None:
         batch, self._batch, self._path = self._batch, [], None
-        self._counted["failures"] += 1
-        if isinstance(error, AuthorityUnavailable | OutcomeUnknown):
-            self._note_fault(error)
-            for item in batch:
-                item.failed(error)
-        elif len(batch) > 1:
-            # One of these works broke off the transaction. Each gets one of its own, so that the
-            # fault stays with whoever brought it.
-            self._items.extendleft(reversed(batch))
-            self._one_by_one += len(batch)
-        else:
-            _log.error("a request broke off its transaction; nothing of it stands", exc_info=error)
-            for item in batch:
-                item.failed(error)
+        self._one_by_one += self._failed(batch, error)
         self._after_transaction()
 
     def _after_transaction(self) -> None:
@@ -310,21 +239,7 @@ class Engine:
             self._idle.set()
         self._set_timer()
 
-    # -- parked requests -----------------------------------------------------------------------
-
-    def park(self, call: Call, pending: Pending) -> None:
-        """Keep this call until its reply is decided."""
-        self._parked[pending.request_id] = call
-
-    def deliver(self, delivery: Delivery) -> None:
-        """A parked request's reply is decided: ours goes on to its caller, others were woken already."""
-        call = self._parked.pop(delivery.request_id, None)
-        if call is not None:
-            call.replied(delivery.reply)
-
-    def forget_parked(self, pending: Pending) -> None:
-        """The request has no place any more."""
-        self._parked.pop(pending.request_id, None)
+    # -- the alarm, and other processes ---------------------------------------------------------
 
     def put_later(self, item: Item) -> None:
         """For a transaction when the store answers again; not while stopping, when others take over."""
@@ -341,7 +256,8 @@ class Engine:
         self._plane.presence.drain()
         self.put(TakeDeliveries(self, self._plane))
 
-    # -- the alarm -----------------------------------------------------------------------------
+    def _tell(self, message: str, error: Exception | None = None) -> None:
+        _log.log(logging.WARNING if error is None else logging.ERROR, "%s", message, exc_info=error)
 
     def _set_timer(self) -> None:
         if self._closed:
@@ -361,95 +277,7 @@ class Engine:
         if not self._look_around():
             self._set_timer()
             return
-        is_due = self._alarm_boot_ms is not None and self._alarm_boot_ms <= self.now_boot_ms()
-        if is_due or self._fault is not None:
-            # Also after a fault: a transaction with nothing in it shows whether it is over.
+        if self._is_due:
             self._wake_up()
         else:
             self._set_timer()
-
-    def _look_around(self) -> bool:
-        """Look what others have done: to the file, to when the alarm is due, to our requests; and whether
-        they live. False where the store does not answer."""
-        now_ms = self._looked_boot_ms = self.now_boot_ms()
-        try:
-            if isinstance(self._fault, DatabaseReplaced):
-                for delivery in self._plane.reopen():
-                    self.deliver(delivery)
-                # Their places are in another file now, or in none.
-                self._ask_after(list(self._parked.values()))
-            self._alarm_boot_ms = self._plane.store.next_alarm_boot_ms()
-            if now_ms - self._processes_seen_boot_ms >= PROCESS_RECHECK_MS:
-                self._processes_seen_boot_ms = now_ms
-                self._look_for_dead()
-                if self._plane.store.has_deliveries():
-                    # Whoever decided them died before it could wake us.
-                    self.put(TakeDeliveries(self, self._plane))
-            if now_ms - self._overdue_seen_boot_ms >= PARKED_OVERDUE_MS:
-                self._overdue_seen_boot_ms = now_ms
-                self._ask_after([call for call in self._parked.values() if call.is_overdue(now_ms)])
-        except Exception as error:
-            # Whatever it is: the alarm goes on, and looks again.
-            self._note_fault(error)
-            return False
-        return True
-
-    def _note_fault(self, error: Exception) -> None:
-        """The store does not answer as it should, until a transaction stands again."""
-        if self._fault is None:
-            expected = isinstance(error, AuthorityUnavailable | OutcomeUnknown | FolderRefused)
-            _log.warning("the store does not answer: %s", error, exc_info=None if expected else error)
-        self._fault = error
-
-    def _ask_after(self, calls: list[Call]) -> None:
-        """Have those of these parked calls ask anew that nobody will answer any more."""
-        if calls:
-            # What is decided about them already comes first.
-            self.put(TakeDeliveries(self, self._plane))
-            for call in calls:
-                self.put(AskAfter(self, call))
-
-    def is_parked(self, pending: Pending) -> bool:
-        return pending.request_id in self._parked
-
-    def _look_for_dead(self) -> None:
-        presence = self._plane.presence
-        dead = presence.dead(presence.others()) - self._burying
-        if dead:
-            self._burying |= dead
-            self.put(Bury(self, self._plane, dead))
-
-    def buried(self, dead: set[str]) -> None:
-        """Done with these dead processes, or to be tried again."""
-        self._burying -= dead
-
-    # -- what calls need -----------------------------------------------------------------------
-
-    def answer(self, ask: Ask, reply: Reply) -> Answered:
-        """The complete answer, with its receipt."""
-        rendered = answers.render(reply.outcome)
-        body = rendered.body_without_receipt
-        statement = statement_of(ask, reply, sha256_hex(body))
-        if statement is not None:
-            if not self._keys_are_current:
-                # Once for each transaction: every answer is signed in the course of one, and looking
-                # for a rotation costs a tenth of what signing does.
-                self._plane.keyring.refresh()
-                self._keys_are_current = True
-            body = with_receipt(body, self._plane.keyring.signer.sign(statement))
-        return Answered(rendered.status, body, rendered.retry_after_s)
-
-    def now_boot_ms(self) -> int:
-        return self._plane.clock.now().boot_ms
-
-    def count(self, what: str) -> None:
-        self._counted[what] += 1
-
-    def ask_anew(self, ask: Ask, max_wait_ms: int) -> Ask:
-        """The same question, asked again: a hand-over came too late for its caller to have it."""
-        assert isinstance(ask.command, Acquire)
-        return msgspec.structs.replace(
-            ask,
-            command=msgspec.structs.replace(ask.command, max_wait_ms=max_wait_ms),
-            request_id=self._plane.new_request_id(),
-        )

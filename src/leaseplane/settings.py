@@ -14,7 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from leaseplane.limits import INSTANCE_CHARS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, LEASE_MS_STANDARD
+from leaseplane.limits import (
+    INSTANCE_CHARS_MAX,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
+    LEASE_MS_STANDARD,
+    WHOLE_NUMBER_MAX,
+)
 from leaseplane.resources import SHARED_READ_STANDARD
 from leaseplane.secret import Secret
 from leaseplane.store.folder import default_folder
@@ -36,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     instance: str | None
     held: tuple[str, ...]
+    held_leases: tuple[tuple[int, str], ...]
     lease_ms: int | None
     """None: what the data folder was made with, or `LEASE_MS_STANDARD` for a new one."""
     shared_read: tuple[str, ...] | None
@@ -152,6 +159,16 @@ def _held(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.split("\n") if line)
 
 
+def _held_leases(text: str) -> tuple[tuple[int, str], ...]:
+    leases = []
+    for line in _held(text):
+        fence, _, lease_id = line.partition(" ")
+        if not lease_id:
+            raise ValueError("must be a fence and a leaseId a line, with a space between")
+        leases.append((_whole_number(1, WHOLE_NUMBER_MAX)(fence), lease_id))
+    return tuple(leases)
+
+
 # -- the table ---------------------------------------------------------------------------------
 
 SETTINGS: Final = (
@@ -204,7 +221,7 @@ SETTINGS: Final = (
         "text",
         f"1 to {INSTANCE_CHARS_MAX} characters, no control characters",
         None,
-        "Which part of the agent is asking. Used by the later `run`, which sets it for the command it runs.",
+        "Which part of the agent is asking. `run` sets it for the command that it runs.",
         _matching(
             rf"[^\x00-\x1f\x7f-\x9f]{{1,{INSTANCE_CHARS_MAX}}}",
             f"must be 1 to {INSTANCE_CHARS_MAX} characters without control characters",
@@ -216,9 +233,19 @@ SETTINGS: Final = (
         "list",
         "resources, one a line",
         "",
-        "What is held already on this process's behalf. Used by the later `run`, which sets it for the "
-        "command that it runs.",
+        "What is held already on this process's behalf, which it does not ask for again. `run` sets it for "
+        "the command that it runs.",
         _held,
+        "nothing",
+    ),
+    Setting(
+        "held_leases",
+        "LEASEPLANE_HELD_LEASES",
+        "list",
+        "a fence, a space and a leaseId a line",
+        "",
+        "The leases of the resources in `LEASEPLANE_HELD`, line by line. `run` sets it, too.",
+        _held_leases,
         "nothing",
     ),
     Setting(
@@ -342,6 +369,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             values[setting.field] = None
         else:
             values[setting.field] = setting.read(setting.default)
+    if len(values["held_leases"]) not in (0, len(values["held"])):
+        raise SettingRefused("LEASEPLANE_HELD_LEASES has to have a line for each line of LEASEPLANE_HELD")
     settings = Settings(**values)
     if 0 < (settings.hold_ms_max or 0) < (settings.lease_ms or LEASE_MS_MIN):
         raise SettingRefused(
@@ -349,6 +378,16 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             f"(LEASEPLANE_LEASE_MS={settings.lease_ms}); raise it, or set it to 0 for no cap"
         )
     return settings
+
+
+def settings_of_environment() -> Settings:
+    """`read_settings` of this process's environment."""
+    return read_settings(os.environ)
+
+
+def read_setting(field: str, text: str) -> object:
+    """One setting as its variable would be read. Raises `SettingRefused`."""
+    return _read_one(next(row for row in SETTINGS if row.field == field), text)
 
 
 def _read_one(setting: Setting, text: str) -> object:

@@ -5,10 +5,8 @@ from contextlib import contextmanager
 
 from leaseplane.clock import Clock
 from leaseplane.engine import Authority
-from leaseplane.model import AuthorityUnavailable
-from leaseplane.receipts.keyring import KeyringDamaged
 from leaseplane.settings import Settings
-from leaseplane.store.folder import DataFolder, FolderRefused
+from leaseplane.store.folder import DataFolder
 from leaseplane.surfaces.cli.terminal import wrong_usage
 
 
@@ -24,14 +22,7 @@ def opened_plane(settings: Settings, clock: Clock, *, governs: bool = False) -> 
         raise wrong_usage(
             f"there is no plane in {settings.data}; name its folder with --data or LEASEPLANE_DATA"
         )
-    try:
-        plane = Authority.open(settings, clock, governs=governs)
-    except KeyringDamaged as damaged:
-        raise FolderRefused(f"{damaged}; restore the folder `keys` from a backup") from None
-    except OSError as error:
-        raise AuthorityUnavailable(
-            f"the data folder {settings.data} cannot be used: {error.strerror}"
-        ) from error
+    plane = Authority.open(settings, clock, governs=governs)
     try:
         yield plane
     finally:
