@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import parking, parts, size, throughput
+from bench import client, parking, parts, size, startup, throughput
 from bench.plan import FULL, QUICK, Plan
 from bench.table import Row, print_json, print_table
 
@@ -59,6 +59,8 @@ _SECTIONS: dict[str, Callable[[Plan, Path], list[Row]]] = {
     "throughput": throughput.rows,
     "parking": parking.rows,
     "size": size.rows,
+    "client": client.rows,
+    "startup": startup.rows,
     "parts": parts.rows,
 }
 

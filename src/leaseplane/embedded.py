@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from weakref import WeakSet
 
-from leaseplane.calls import Answered, Call, Dismiss, Item, TakeDeliveries
+from leaseplane.calls import Answered, Call, Item, TakeDeliveries
 from leaseplane.desk import Desk
 from leaseplane.engine import Authority
 from leaseplane.limits import ALARM_RECHECK_MS, BATCH_ASKS_MAX, PROCESS_RECHECK_MS
@@ -84,6 +84,11 @@ class EmbeddedEngine(Desk):
             self.watch()
         return asked
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it answers no more: it was closed, or is a parent's."""
+        return self._closed
+
     def hang_up(self, asked: "Asked") -> None:
         """The caller of this ask is gone: what is parked is withdrawn, a hand-over not marked is undone."""
         with self._turn:
@@ -109,18 +114,18 @@ class EmbeddedEngine(Desk):
                 self._watcher.start()
 
     def close(self) -> None:
-        """Answer the parked requests as if their time were over, and leave the folder."""
+        """Withdraw what is parked, which then fails, and leave the folder."""
         with self._turn:
             if self._closed:
                 return
             self._closed = True
+            given_up = list(self._parked.values())
             try:
-                if self._parked:
-                    self._items.extend(Dismiss(call) for call in self._parked.values())
-                    self._items.append(TakeDeliveries(self, self._plane))
+                for call in given_up:
+                    call.hang_up()
                 self._run()
             finally:
-                for call in self._parked.values():
+                for call in given_up:
                     call.failed(AuthorityUnavailable("this plane is closed"))
                 self._parked.clear()
                 if self._watcher is not None:

@@ -250,7 +250,7 @@ class Authority:
                         raise DatabaseBusy(
                             "other processes keep the database busy; nothing was changed, ask again"
                         )
-                    patience.sleep(BUSY_RETRY_MS * patience.random.uniform(0.5, 1.5) / 1000)
+                    patience.sleep(BUSY_RETRY_MS * (0.5 + patience.jitter()) / 1000)
                     step = next(path)
         except StopIteration as stop:
             decided: Decided = stop.value

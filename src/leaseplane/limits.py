@@ -66,6 +66,7 @@ BODY_BYTES_MAX: Final = 64 * 1024
 JSON_DEPTH_MAX: Final = 16
 REQUEST_COMPLETE_MS_MAX: Final = 20_000
 WORKSPACE_CHARS_MAX: Final = 63
+AGENT_NAME_CHARS_MAX: Final = 64
 
 # -- numbers that other software must be able to hold ------------------------------------------
 
@@ -172,6 +173,9 @@ REVOKED_WITHIN_MS: Final = 1_000
 SIGNED_REQUEST_AGE_S_MAX: Final = 60
 NONCE_CHARS_MAX: Final = 128
 SIGNATURE_FIELDS_BYTES_MAX: Final = 4_096
+SECRET_FILE_BYTES_MAX: Final = 4_096
+"""An agent's key pair, or an API key, in a file of its own."""
+
 NONCE_KEPT_MS: Final = 180_000
 """Boot-clock time for which a signed request's nonce is remembered. A request may be dated ahead by
 the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set.
@@ -234,6 +238,11 @@ RENEW_PARTS: Final = 3
 KEEPER_LOOK_MS: Final = 500
 """The longest sleep of a keeper: the clock that it sleeps by stands still while the machine is suspended."""
 
+CONNECT_MS_MAX: Final = 5_000
+CONNECTION_IDLE_MS_MAX: Final = 15_000
+"""How long a client's thread and its connection are kept for the next request; longer than the time
+between two renewals."""
+
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
@@ -266,3 +275,4 @@ assert 2 * PARK_SLICE_MS < LEASE_MS_STANDARD and PARK_SLICE_TOLD_MS <= PARK_SLIC
 assert BUSY_GIVE_UP_MS < ANSWER_LATE_MS_MAX
 assert RETRY_MS_BASE < RETRY_MS_MAX < UNREACHED_MS_MAX < CLEAN_UP_MS_MAX < LOST_TOUCH_MS_MAX
 assert LEASE_MS_STANDARD < LOST_TOUCH_MS_MAX
+assert LEASE_MS_STANDARD // RENEW_PARTS < CONNECTION_IDLE_MS_MAX < KEEP_ALIVE_MS_MAX

@@ -34,7 +34,7 @@ from typing import Final, NoReturn, TypeAlias
 import msgspec
 
 from leaseplane.limits import RUN_SWEEP_LOOK_MS_MAX
-from leaseplane.surfaces.cli.program import NOT_EXECUTABLE, refusal_to_run, restore_signals, run_command
+from leaseplane.surfaces.cli.executable import NOT_EXECUTABLE, refusal_to_run, restore_signals, run_command
 from leaseplane.surfaces.cli.watch import (
     DEADLINE,
     END,

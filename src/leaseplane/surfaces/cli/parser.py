@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from leaseplane.settings import SETTINGS
 from leaseplane.surfaces.cli.terminal import USAGE, Terminal, wrong_usage
@@ -13,15 +13,25 @@ Run: TypeAlias = Callable[[argparse.Namespace, Terminal], int]
 """A command: from its arguments to its exit status. Raises what `__main__` turns into one."""
 
 
+_WIDTH_UNTOLD: Final = 80
+"""For the formatters that argparse makes only to look at an argument: each would look for the terminal's
+width, with modules that take long to import."""
+
+
 class Help(argparse.HelpFormatter):
     """Wraps each paragraph on its own, where argparse would make one of all."""
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26)
+    def __init__(self, prog: str, width: int | None = _WIDTH_UNTOLD) -> None:
+        super().__init__(prog, max_help_position=26, width=width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
         return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
+
+
+class _AsWideAsTheTerminal(Help):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=None)
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,6 +41,11 @@ class Parser(argparse.ArgumentParser):
         given.setdefault("formatter_class", Help)
         # A script that was written with half an option's name would break with the next option.
         super().__init__(allow_abbrev=False, **given)
+
+    def format_help(self) -> str:
+        """The help, as wide as the terminal."""
+        self.formatter_class = _AsWideAsTheTerminal
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")

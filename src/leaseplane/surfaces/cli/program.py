@@ -1,67 +1,101 @@
-"""The program that a command line names: found as a shell finds it, and become as a shell becomes it."""
+"""The program: from a command line to an exit status.
 
-import errno
+Each module of `surfaces/cli` declares its commands, and imports what they need only when one of them
+runs. What they raise becomes an exit status and one line here, and nowhere else.
+"""
+
+import argparse
 import os
-import signal
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Final, NoReturn
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 
-NOT_FOUND: Final = 127
-NOT_EXECUTABLE: Final = 126
-"""As a shell says it of a command that is not there, or cannot be run."""
+from leaseplane.clock import ClockMissing, SystemClock
+from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
+from leaseplane.resources import NameRefused
+from leaseplane.settings import SettingRefused, read_settings
+from leaseplane.store.folder import FolderRefused
+from leaseplane.surfaces.cli.commands import build_parser
+from leaseplane.surfaces.cli.terminal import (
+    INTERRUPTED,
+    PIPE_CLOSED,
+    UNREACHABLE,
+    USAGE,
+    CommandRefused,
+    Terminal,
+    error_json,
+    open_terminal,
+    wrong_usage,
+)
 
-_PYTHON_IGNORES: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python does, for itself; whoever started it expects of the program what it expects of any."""
 
-
-def restore_signals() -> None:
-    """Give this process the dispositions that it was started with, as far as Python lets that be known.
-
-    What its parent ignored stays ignored: so `nohup` means the command as well.
-    """
-    for number in signal.valid_signals():
-        if number in _PYTHON_IGNORES or callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-
-
-def run_command(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become this command, found in the PATH of `environment`; a script that names no shell is sh's.
-
-    Its signals are to be restored first. Raises the OSError that says why not.
-    """
-    file = find_command(command[0], environment)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and answer its exit status. Nothing that a user did wrong raises."""
     try:
-        os.execve(file, [*command], environment)  # noqa: S606 - what we are for
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:
+        args = parsed(sys.argv[1:] if argv is None else argv)
+    except SystemExit as stopped:
+        # argparse has said what there is to say: its help, or what is wrong.
+        return stopped.code if isinstance(stopped.code, int) else USAGE
+    try:
+        terminal = open_terminal(os.environ, read_settings(os.environ), SystemClock())
+    except (SettingRefused, ClockMissing) as refused:
+        message = " ".join(str(refused).split())
+        if getattr(args, "json", False):
+            import json
+
+            print(json.dumps(error_json("invalid_request", message)))
+        print(f"{_name(args)}: {message}", file=sys.stderr)
+        return USAGE
+    return perform(args, terminal)
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """What this command line asks for. Raises SystemExit as argparse does."""
+    first = next((word for word in words if not word.startswith("-")), None)
+    return build_parser(first).parse_args(words)
+
+
+def perform(args: argparse.Namespace, terminal: Terminal) -> int:
+    """Run a command on this terminal and answer its exit status."""
+    try:
+        status: int = args.run(args, terminal)
+        terminal.stdout.flush()
+    except BrokenPipeError:
+        # Python would try to write once more when it ends, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), terminal.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as failure:
+        refused = _as_refusal(failure)
+        if refused is None:
             raise
-    # A script without a first line that names its shell: execvp(3) and every shell do this.
-    os.execve("/bin/sh", ["sh", file, *command[1:]], environment)  # noqa: S606
+        message = " ".join(str(refused).split())
+        if getattr(args, "json", False):
+            # Where nothing can be written to it, stderr says so.
+            with suppress(CommandRefused, BrokenPipeError):
+                terminal.say_json(error_json(refused.code, message))
+        terminal.remark(f"{_name(args)}: {message}")
+        return refused.status
+    return status
 
 
-def find_command(name: str, environment: Mapping[str, str]) -> str:
-    """The file that this command is, as execvp(3) finds it.
-
-    Raises FileNotFoundError where there is none, PermissionError where what there is cannot be run.
-    """
-    if "/" in name:
-        places = [name]
-    else:
-        path = environment.get("PATH") or os.defpath
-        places = [str(Path(folder) / name) for folder in path.split(os.pathsep)] if name else []
-    found: OSError = FileNotFoundError(errno.ENOENT, "not found")
-    for place in places:
-        if not os.path.exists(place):  # noqa: PTH110 - what cannot be looked at is not there
-            continue
-        if os.access(place, os.X_OK) and Path(place).is_file():
-            return place
-        found = PermissionError(errno.EACCES, "is a folder" if Path(place).is_dir() else "not executable")
-    raise found
+def _name(args: argparse.Namespace) -> str:
+    return " ".join(word for word in ("leaseplane", args.command, getattr(args, "action", None)) if word)
 
 
-def refusal_to_run(name: str, error: OSError) -> tuple[int, str]:
-    """The exit status that says that this command cannot be run, and a sentence."""
-    if isinstance(error, FileNotFoundError):
-        return NOT_FOUND, f"there is no command {name!r}; give a path, or a name that is in PATH"
-    return NOT_EXECUTABLE, f"{name!r} cannot be run: {error.strerror}"
+def _as_refusal(failure: Exception) -> CommandRefused | None:
+    """What a failure means to whoever typed the command; None for a fault of ours."""
+    match failure:
+        case CommandRefused():
+            return failure
+        case NameRefused():
+            return wrong_usage(failure.message)
+        case FolderRefused() | SettingRefused():
+            return wrong_usage(str(failure))
+        case AuthorityUnavailable():
+            return CommandRefused(str(failure), status=UNREACHABLE, code="authority_unavailable")
+        case OutcomeUnknown():
+            return CommandRefused(str(failure), status=UNREACHABLE, code="outcome_unknown")
+        case _:
+            return None

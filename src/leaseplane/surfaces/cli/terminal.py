@@ -5,7 +5,6 @@ with `--json` it is one JSON object on stdout, an error too. Every error is also
 """
 
 import io
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO, Final, TextIO
@@ -58,8 +57,15 @@ class Terminal(msgspec.Struct, frozen=True):
         return self.stdout.isatty()
 
     def say(self, line: str = "") -> None:
-        """One line of the command's result."""
-        print(line, file=self.stdout, flush=True)
+        """One line of the command's result. Raises `CommandRefused` where it cannot be written."""
+        try:
+            print(line, file=self.stdout, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandRefused(
+                f"standard output cannot be written to: {error.strerror}; what was asked for may be done"
+            ) from None
 
     def remark(self, line: str) -> None:
         """One line beside the result, which whoever reads stdout does not get."""
@@ -67,8 +73,20 @@ class Terminal(msgspec.Struct, frozen=True):
 
     def say_json(self, value: object) -> None:
         """The command's result as one JSON object on one line."""
-        is_utf_8 = (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        self.say(json.dumps(value, ensure_ascii=not is_utf_8))
+        import json
+
+        self.say(json.dumps(value, ensure_ascii=not self._takes_utf_8))
+
+    def say_body(self, body: bytes) -> None:
+        """An answer's own JSON, as it came."""
+        if self._takes_utf_8:
+            self.say(body.decode())
+        else:
+            self.say_json(msgspec.json.decode(body))
+
+    @property
+    def _takes_utf_8(self) -> bool:
+        return (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Rows under their heads: within the terminal's width for a person, in plain columns otherwise.
