@@ -38,10 +38,9 @@ class InTheWay(msgspec.Struct, frozen=True):
 class WaitingLine:
     """One wait for one resource. `told` with each refusal, `done` when it is over."""
 
-    def __init__(self, resource: str, terminal: Terminal, *, quiet: bool, command: str) -> None:
+    def __init__(self, resource: str, terminal: Terminal, *, command: str) -> None:
         self._resource = resource
         self._terminal = terminal
-        self._quiet = quiet
         self._command = command
         self._in_the_way: InTheWay | None = None
         self._began_boot_ms = 0
@@ -51,8 +50,6 @@ class WaitingLine:
 
     def told(self, held: "LeaseHeld") -> None:
         """Tell of a refusal: the first begins the line, the others change it."""
-        if self._quiet:
-            return
         is_first = self._in_the_way is None
         self._in_the_way = _read(held)
         live = self._terminal.stderr.isatty()
@@ -66,7 +63,9 @@ class WaitingLine:
                 self._terminal.remark(f"leaseplane {self._command}: {self._text(None)}")
 
     def done(self, *, granted: bool) -> None:
-        """End the line. Nothing of it is on the terminal afterwards."""
+        """End the line, once. Nothing of it is on the terminal afterwards."""
+        if self._over.is_set():
+            return
         self._over.set()
         if self._redraws is not None:
             self._redraws.join()
@@ -132,6 +131,11 @@ def waiting_text(resource: str, in_the_way: InTheWay, now_wall_ms: int, cells_ma
         if cells_max is None or cells_max - cells_of(text) - 2 >= min(_NOTE_CELLS_MIN, cells_of(note)):
             text += f": {note}"
     return text if cells_max is None else cut(text, cells_max)
+
+
+def waiting_words(resource: str, held: "LeaseHeld", now_wall_ms: int) -> str:
+    """The line of one refusal, as long as it is."""
+    return waiting_text(resource, _read(held), now_wall_ms, None)
 
 
 def ordinal(number: int) -> str:
