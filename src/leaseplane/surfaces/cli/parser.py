@@ -19,14 +19,17 @@ width, with modules that take long to import."""
 
 
 class Help(argparse.HelpFormatter):
-    """Wraps each paragraph on its own, where argparse would make one of all."""
+    """Wraps each paragraph on its own, where argparse would make one of all, and no line of an example."""
 
     def __init__(self, prog: str, width: int | None = _WIDTH_UNTOLD) -> None:
         super().__init__(prog, max_help_position=26, width=width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
-        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
+        return "\n\n".join(
+            paragraph if paragraph.startswith("    ") else fill(paragraph, width, indent)
+            for paragraph in text.split("\n\n")
+        )
 
 
 class _AsWideAsTheTerminal(Help):
