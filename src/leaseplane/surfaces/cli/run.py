@@ -5,9 +5,9 @@ the plane: the wait, the lease's deadlines, the signals, the terminal, and the e
 """
 
 import argparse
+import contextlib
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -300,6 +300,10 @@ class _Run:
             )
             granted = True
             return lease
+        except _Interrupted:
+            line.done(granted=False)
+            self._let_go_of_what_came_too_late(plane)
+            raise
         except LeaseHeld as held:
             line.done(granted=False)
             self._say(self._still_held(held))
@@ -311,6 +315,15 @@ class _Run:
         finally:
             line.done(granted=granted)
         return None
+
+    def _let_go_of_what_came_too_late(self, plane: "Plane") -> None:
+        """The signal may have come between the grant and the moment when `acquire` had a handle on it."""
+        from leaseplane.client.outcomes import Refused
+        from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
+
+        with contextlib.suppress(Refused, AuthorityUnavailable, OutcomeUnknown):
+            # Each lease of a plane is INSTANCE.n, and this would be its first.
+            plane.release(self._args.resource, instance=f"{plane.instance}.1")
 
     def _still_held(self, held: "LeaseHeld") -> str:
         waited = f"after {duration(int(self._args.timeout))}" if self._args.timeout else "at once"
@@ -340,7 +353,9 @@ class _Run:
         while True:
             put_down_at = self._put_down_at(lease)
             wait_ms = max(0, min(RUN_LOOK_MS, put_down_at - self._now_ms()))
+            has_acted = self._is_ended_by_us or ended is not None
             for event in guard.events(wait_ms):
+                has_acted = True
                 match event:
                     case Stopped(number):
                         self._stopped(lease, group, number)
@@ -357,7 +372,7 @@ class _Run:
                         # The kernel has killed the command; what is left of its group we do.
                         guard.put_down()
                         return ended or Ended(0, signal.SIGKILL)
-            if ended is None and not self._is_ended_by_us and self._now_ms() >= put_down_at:
+            if not has_acted and self._now_ms() >= put_down_at:
                 # The guard should have acted long ago: it is stopped, say.
                 self._is_ended_by_us = True
                 guard.put_down()
@@ -446,9 +461,8 @@ class _Run:
         of the terminal's does not stop an orphaned process group).
         """
         handler = signal.signal(number, signal.SIG_DFL)
+        # Of the threads that could take it the kernel prefers the one that is running, which is this one.
         os.killpg(os.getpgrp(), number)
-        # The process's signal may have gone to another thread; this one must not go on meanwhile.
-        signal.pthread_kill(threading.get_ident(), number)
         signal.signal(number, handler)
 
     # -- the end -------------------------------------------------------------------------------
