@@ -140,6 +140,32 @@ TROUBLE_TOLD_MS_MIN: Final = 1_000
 TROUBLE_TOLD_AGAIN_MS: Final = 60_000
 """How often the log tells why the authority is unavailable, and how often the same reason again."""
 
+# -- a command under `run` ----------------------------------------------------------------------
+
+RUN_TERM_BEFORE_END_MS_MAX: Final = 5_000
+RUN_TERM_BEFORE_END_PART: Final = 4
+"""How long before its lease ends a command gets TERM: this, or for a short lease one such part of it."""
+
+RUN_KILL_BEFORE_END_MS_MAX: Final = 1_000
+RUN_KILL_BEFORE_END_PART: Final = 10
+"""The same for KILL. What is left is for a machine that is slow to end a process."""
+
+RUN_KILL_AFTER_TERM_MS: Final = 5_000
+"""How long what a command leaves behind in its group has after TERM. The lease is renewed meanwhile."""
+
+RUN_KILL_AFTER_LOSS_MS: Final = 1_000
+"""How long a command has after TERM where the authority has said that its lease is another's now."""
+
+RUN_KILL_AFTER_ORPHANED_MS: Final = 2_000
+"""How long a command has after TERM where its wrapper was killed. Nothing renews the lease any more."""
+
+RUN_LOOK_MS: Final = 500
+"""The longest that a wrapper or its guard sleeps while the command's time runs: a sleep does not end by a
+machine's suspend, and a lease does."""
+
+RUN_SWEEP_LOOK_MS_MAX: Final = 100
+"""How often a guard looks whether a group that has been ended is gone."""
+
 # -- identity and receipts ---------------------------------------------------------------------
 
 API_KEYS_PER_WORKSPACE_MAX: Final = 10_000
@@ -237,6 +263,11 @@ assert HEAD_BYTES_MAX + 6 * BODY_BYTES_MAX < REFUSED_BODY_DRAINED_BYTES_MAX < ME
 assert CONNECTIONS_SHED < CONNECTIONS_MAX
 assert PARKED_ANSWERED_MS_MAX < STOP_MS_MAX
 assert TROUBLE_TOLD_MS_MIN < TROUBLE_TOLD_AGAIN_MS
+assert RUN_KILL_BEFORE_END_MS_MAX < RUN_TERM_BEFORE_END_MS_MAX < LEASE_MS_STANDARD
+assert RUN_KILL_BEFORE_END_PART > RUN_TERM_BEFORE_END_PART > 1
+assert RUN_KILL_AFTER_ORPHANED_MS < RUN_TERM_BEFORE_END_MS_MAX - RUN_KILL_BEFORE_END_MS_MAX
+assert RUN_LOOK_MS <= RUN_KILL_BEFORE_END_MS_MAX // 2
+assert RUN_SWEEP_LOOK_MS_MAX <= LEASE_MS_MIN // RUN_KILL_BEFORE_END_PART
 assert NONCES_FORGOTTEN_AT_ONCE_MAX > 1
 assert BUSY_RETRY_MS < REGISTRY_BUSY_GIVE_UP_MS <= BUSY_GIVE_UP_MS
 assert CREDENTIAL_CACHED_MS_MAX + REGISTRY_BUSY_GIVE_UP_MS < REVOKED_WITHIN_MS

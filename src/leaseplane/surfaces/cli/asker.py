@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from leaseplane.client.plane import Plane
 
 
-def add_asker(parser: argparse.ArgumentParser, *, names_part: bool = False) -> None:
-    """Declare who asks, where, and how the answer is told. `names_part`: `--instance`, too."""
+def add_asker(parser: argparse.ArgumentParser, *, names_part: bool = False, answers: bool = True) -> None:
+    """Declare who asks, where, and how the answer is told. `names_part`: `--instance`, too. Unless
+    `answers`, stdout is not for an answer, and there is no `--json`."""
     parser.add_argument(
         "--agent",
         metavar="NAME",
@@ -33,7 +34,8 @@ def add_asker(parser: argparse.ArgumentParser, *, names_part: bool = False) -> N
         help="whose resources (default: local); over LEASEPLANE_URL the API key says it",
     )
     add_data(parser)
-    add_json(parser)
+    if answers:
+        add_json(parser)
     add_quiet(parser)
 
 

@@ -30,6 +30,7 @@ class Command(msgspec.Struct, frozen=True):
 
 COMMANDS: Final = (
     Command("serve", "serve"),
+    Command("run", "run"),
     Command("demo", "demo"),
     Command("acquire", "lease", "add_acquire"),
     Command("release", "lease", "add_release"),

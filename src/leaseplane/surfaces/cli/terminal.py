@@ -138,9 +138,10 @@ def open_terminal(environment: Mapping[str, str], settings: Settings, clock: Clo
     if isinstance(sys.stdout, io.TextIOWrapper):
         # One that cannot show a character gets it spelled out, and not a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # A process may be started without any stdin.
+    # A process may be started without any of them, and is then None of them to Python.
     stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer
-    return Terminal(stdin, sys.stdout, sys.stderr, environment, settings, clock)
+    stdout, stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    return Terminal(stdin, stdout, stderr, environment, settings, clock)
 
 
 def error_json(code: str, message: str) -> dict[str, object]:
