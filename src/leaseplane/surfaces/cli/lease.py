@@ -112,11 +112,7 @@ def _asked(args: argparse.Namespace, terminal: Terminal, plane: "Plane") -> "Gra
     instance, key = part_of(args, terminal), args.idempotency_key
     until_ms = terminal.clock.now().boot_ms + int(args.timeout * 1000)
     is_watched = bool(args.timeout) and terminal.stderr.isatty() and not args.quiet
-    line: WaitingLine | None = None
-    if is_watched:
-        from leaseplane.surfaces.cli.waiting_line import WaitingLine
-
-        line = WaitingLine(args.resource, terminal, command="acquire")
+    line = _waiting_line(args, terminal) if is_watched else None
     # Whoever looks on wants to see at once who is in the way, and how the queue does.
     slice_ms = 0 if is_watched else PARK_MS_MAX
     granted = False
@@ -149,6 +145,12 @@ def _asked(args: argparse.Namespace, terminal: Terminal, plane: "Plane") -> "Gra
     finally:
         if line is not None:
             line.done(granted=granted)
+
+
+def _waiting_line(args: argparse.Namespace, terminal: Terminal) -> "WaitingLine":
+    from leaseplane.surfaces.cli.waiting_line import WaitingLine
+
+    return WaitingLine(args.resource, terminal, command="acquire")
 
 
 def _held_line(resource: str, held: "LeaseHeld") -> str:
