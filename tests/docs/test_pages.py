@@ -1,5 +1,6 @@
 """What the pages say is done, and comes out as they say."""
 
+import ast
 import re
 import shutil
 from pathlib import Path
@@ -13,12 +14,13 @@ RUN_ELSEWHERE = {"docs/receipts.md": "tests/receipts/test_docs_receipts.py"}
 """Pages whose blocks need more than a home folder and a server: the test that runs them."""
 
 SHELLS = {"bash", "shell", "console", "zsh", "shell-session"}
-KNOWN = {"sh", "sh serve", "sh make"}
+PYTHONS = {"py", "python3", "pycon"}
+KNOWN = {"sh", "sh serve", "sh make", "python", "python shown"}
 
 TO_RUN = [
     page
     for page in pages()
-    if name_of(page) not in RUN_ELSEWHERE and any(block.info == "sh" for block in blocks_of(page))
+    if name_of(page) not in RUN_ELSEWHERE and any(block.info in ("sh", "python") for block in blocks_of(page))
 ]
 
 
@@ -37,12 +39,15 @@ def test_the_pages_that_a_newcomer_reads_are_run() -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_every_shell_block_is_one_that_is_run(page: Path) -> None:
+def test_every_block_of_shell_or_python_is_one_that_is_run(page: Path) -> None:
     for block in blocks_of(page):
         first = block.info.split(" ")[0]
         assert first not in SHELLS, f"line {block.line}: call it `sh`, so that it is run"
-        if first == "sh":
+        assert first not in PYTHONS, f"line {block.line}: call it `python`, so that it is run"
+        if first in ("sh", "python"):
             assert block.info in KNOWN, f"line {block.line}"
+        if first == "python":
+            compile(block.text, name_of(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         # A prompt would be pasted along with the command.
         assert not re.search(r"^\$ ", block.text, re.MULTILINE), f"line {block.line}"
 
@@ -52,7 +57,7 @@ def test_output_follows_what_prints_it(page: Path) -> None:
     blocks = blocks_of(page)
     for before, block in zip([None, *blocks], blocks, strict=False):
         if block.info.endswith(" output"):
-            assert before is not None and before.info == "sh", f"line {block.line}"
+            assert before is not None and before.info in ("sh", "python"), f"line {block.line}"
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
