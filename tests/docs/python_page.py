@@ -30,18 +30,18 @@ with Plane() as plane:
         print(f"given up: {held.holder} has it for {held.note}, until {held.expires_at} at least")
 ```
 
-Without a server and without settings this works on the data folder of this machine; with `LEASEPLANE_URL` and
-`LEASEPLANE_API_KEY` it asks that server, and nothing in the program changes
-([embedded or with a server](guides/embedded-or-server.md)). All names are typed, and are imported when first used.
+Without a server and without settings this works on the data folder of this machine; with `LEASEPLANE_URL`
+and `LEASEPLANE_API_KEY` it asks that server, and nothing in the program changes
+([embedded or with a server](guides/embedded-or-server.md)). All names are typed, and imported when first used.
 
 - A *result* is what was done. A *refusal* is an exception, a subclass of `Refused`: the plane answered, and
   nothing was granted. A *failure* is another exception: nobody answered, or not in time.
 - Each result and each refusal keeps the answer as it came: `status`, `body`, `raw`, `receipt`.
-- Times that end in `_ms` are whole milliseconds, `timeout` is in seconds. `access` is `"read"`, `"write"` or
-  `"delete"`.
-- A lease is renewed on a thread that belongs to its plane, a third of its term after the last renewal. Whether
-  it is held is known by local elapsed time, counted from before the request was sent: `is_held`, `ensure_held`
-  and `wait_lost` ask nobody.
+- Times that end in `_ms` are whole milliseconds, `timeout` is in seconds. `access` is `"read"`, `"write"`
+  or `"delete"`.
+- A lease is renewed on a thread that belongs to its plane, a third of its term after the last renewal.
+  Whether it is held is known by local elapsed time, counted from before the request was sent: `is_held`,
+  `ensure_held` and `wait_lost` ask nobody.
 """
 
 SECTIONS = {

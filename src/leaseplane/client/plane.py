@@ -37,8 +37,8 @@ class Plane:
     LEASEPLANE_API_KEY, `data` from LEASEPLANE_DATA, `agent` (the name of one of this machine's agents, or
     a DID) from LEASEPLANE_AGENT. Without a URL, or with `data`, it works on the data folder itself, and
     makes one where there is none. `workspace` is for embedded use only; `instance` says which part of the
-    agent this is, and gets an own part behind it. `settings` stands for the whole environment, and `clock` for
-    the machine's: tests give their own.
+    agent this is, and gets an own part behind it. `settings` stands for the whole environment and `clock`
+    for the machine's clock: tests give their own.
 
     Raises `SettingRefused` or `FolderRefused` for what cannot be, `AuthorityUnavailable` for a folder
     that may work later. A URL is first asked with the first request.
