@@ -32,7 +32,7 @@ with Plane() as plane:
 
 Without a server and without settings this works on the data folder of this machine; with `LEASEPLANE_URL`
 and `LEASEPLANE_API_KEY` it asks that server, and nothing in the program changes
-([embedded or with a server](guides/embedded-or-server.md)). All names are typed, and imported when first used.
+([embedded or with a server](guides/embedded-or-server.md)). All names are typed.
 
 - A *result* is what was done. A *refusal* is an exception, a subclass of `Refused`: the plane answered, and
   nothing was granted. A *failure* is another exception: nobody answered, or not in time.

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tests.docs.output import difference_of_json, difference_of_text
-from tests.docs.pages import Block
+from tests.docs.pages import ROOT, Block
 
 import leaseplane
 
@@ -48,6 +48,8 @@ class _Reader:
         home, programs = folder / "home", self.work / ".venv/bin"
         for each in (self.work, self.prints, home):
             each.mkdir()
+        # As a clone has it.
+        (self.work / "examples").symlink_to(ROOT / "examples")
         programs.mkdir(parents=True)
         (programs / "activate").write_text(f'PATH="{programs}:$PATH"\n')
         for name, run in (("leaseplane", "-m leaseplane"), ("python", "")):
