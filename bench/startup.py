@@ -21,7 +21,8 @@ def rows(plan: Plan, folder: Path) -> list[Row]:
         **{
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("LEASEPLANE_", "PYTHON"))
+            # With PYTHONPATH it is another tree than the installed one that is to be measured.
+            if name == "PYTHONPATH" or not name.startswith(("LEASEPLANE_", "PYTHON"))
         },
         "LEASEPLANE_DATA": str(folder / "data"),
     }
@@ -29,6 +30,7 @@ def rows(plan: Plan, folder: Path) -> list[Row]:
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "import leaseplane": [sys.executable, "-c", "import leaseplane"],
+        "leaseplane --version": [leaseplane, "--version"],
         "leaseplane acquire, embedded": [leaseplane, "acquire", "lock:bench"],
     }
     took_ms: dict[str, list[float]] = {name: [] for name in commands}
@@ -43,5 +45,6 @@ def rows(plan: Plan, folder: Path) -> list[Row]:
     imported, acquired = took_ms["import leaseplane"], took_ms["leaseplane acquire, embedded"]
     return [
         bounded(SECTION, "import leaseplane, as a process", "ms", median(imported), IMPORT_MS_MAX),
+        compared(SECTION, "leaseplane --version", "ms", took_ms["leaseplane --version"], nothing_ms),
         compared(SECTION, "leaseplane acquire, embedded", "ms", acquired, nothing_ms, at_most=ACQUIRE_MOST),
     ]

@@ -97,7 +97,8 @@ class ManualClock:
 
 def _linux_boot_id(path: Path) -> str:
     try:
-        boot_id = path.read_text(encoding="ascii").strip()
+        # As bytes: a text file brings the codec of its encoding.
+        boot_id = path.read_bytes().decode("ascii").strip()
     except OSError as error:
         raise ClockMissing(f"the boot id cannot be read from {path}: {error.strerror}") from error
     if not boot_id:

@@ -163,6 +163,8 @@ _D: Final = -121665 * pow(121666, -1, _P25519) % _P25519
 _SQRT_MINUS_1: Final = pow(2, (_P25519 - 1) // 4, _P25519)
 
 
+# An agent's own key is looked at twice in a row: when it is read, and when the agent asks.
+@lru_cache(maxsize=1)
 def _fault_of_ed25519(key: bytes) -> str | None:
     """RFC 8032 section 5.1.3, in affine coordinates, and then a multiplication by the cofactor 8."""
     if len(key) != 32:

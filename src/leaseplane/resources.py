@@ -12,7 +12,6 @@ below is ours, and includes the ranges that Unicode reserves for such characters
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
@@ -171,9 +170,15 @@ def _fault_of_characters(subject: str, name: str) -> str | None:
         return f"{subject} holds no white space but the plain space: there is a {_code_point(found[0])}."
     if name[0] == " " or name[-1] == " ":
         return f"{subject} has no space at either end."
-    if not unicodedata.is_normalized("NFC", name):
+    if not name.isascii() and not _is_normal(name):
         return f"{subject} is written in Unicode's normal form NFC."
     return None
+
+
+def _is_normal(name: str) -> bool:
+    import unicodedata
+
+    return unicodedata.is_normalized("NFC", name)
 
 
 def _code_point(character: str) -> str:
@@ -182,6 +187,9 @@ def _code_point(character: str) -> str:
 
 def _tidied(name: str) -> str:
     """`name` without what is invisible, with plain spaces, none at the ends, in NFC."""
+    # Only here and above: names are ASCII as a rule, which has one normal form.
+    import unicodedata
+
     trimmed = re.sub(_END_SPACES, "", re.sub(_IGNORABLE, "", name))
     return unicodedata.normalize("NFC", re.sub(_WIDE_SPACE, " ", trimmed))
 

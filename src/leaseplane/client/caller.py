@@ -15,7 +15,6 @@ import msgspec
 from leaseplane.chance import jitter
 from leaseplane.client.asking import Chance, Wish
 from leaseplane.client.channel import Channel, PlaneClosed, Request
-from leaseplane.client.keeper import Keeper, Kept
 from leaseplane.client.outcomes import LeaseHeld
 from leaseplane.clock import Clock, SystemClock
 from leaseplane.limits import INSTANCE_CHARS_MAX
@@ -25,7 +24,7 @@ from leaseplane.secret import Secret
 from leaseplane.settings import SettingRefused, Settings, read_setting, settings_of_environment
 
 if TYPE_CHECKING:
-    pass
+    from leaseplane.client.keeper import Keeper, Kept
 
 _OWN_BYTES: Final = 4
 _KEY_BYTES: Final = 16
@@ -145,8 +144,11 @@ class Caller:
         return self._channel is channel
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> "Keeper":
         if self._keeper is None:
+            # Only here: whoever asks once keeps nothing.
+            from leaseplane.client.keeper import Keeper
+
             self._keeper = Keeper(self.channel, self.clock, self.chance.jitter)
         return self._keeper
 
@@ -251,7 +253,7 @@ class Caller:
         if self._channel is not None:
             self._channel.close()
 
-    def stop_keeping(self) -> list[Kept]:
+    def stop_keeping(self) -> "list[Kept]":
         """Renew nothing any more. Answers what is still held."""
         return [] if self._keeper is None else self._keeper.close()
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ADA = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 NOT_FOR_AN_ASK = (
     "asyncio",
+    "base64",
     "bz2",
     "starlette",
     "rich",
@@ -36,12 +37,18 @@ NOT_FOR_AN_ASK = (
     "http.client",
     "httptools",
     "json",
+    "leaseplane.client.keeper",
+    "leaseplane.client.remote",
+    "leaseplane.identity.registry",
+    "leaseplane.receipts.verify",
+    "leaseplane.surfaces.cli.table",
     "logging",
     "rfc8785",
     "shutil",
     "ssl",
     "subprocess",
     "tempfile",
+    "unicodedata",
 )
 HEAVY = (
     "uvicorn",

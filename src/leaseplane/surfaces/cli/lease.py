@@ -11,6 +11,7 @@ from leaseplane.surfaces.cli.terminal import Terminal
 if TYPE_CHECKING:
     from leaseplane.client.outcomes import Granted, LeaseHeld
     from leaseplane.client.plane import Plane
+    from leaseplane.surfaces.cli.waiting_line import WaitingLine
 
 _RESOURCE = "the resource, such as lock:deploy/production or file:src/app.py"
 
@@ -26,7 +27,8 @@ def add_acquire(commands: Commands) -> None:
         "for one term.\n\n"
         "Examples:\n\n"
         "    leaseplane acquire lock:deploy/production --note 'rolling out 4.2'\n\n"
-        "    leaseplane acquire lock:db --timeout 60 --json > grant.json && leaseplane verify grant.json\n\n"
+        "    leaseplane acquire lock:db --timeout 60 --json > grant.json\n\n"
+        "    leaseplane verify grant.json\n\n"
         "Exit status: 0 granted or renewed, 1 refused, 2 wrong usage, 3 the authority cannot be reached.",
         run=_acquire,
     )
@@ -107,33 +109,48 @@ def _asked(args: argparse.Namespace, terminal: Terminal, plane: "Plane") -> "Gra
     the person at the terminal has had enough, is given up."""
     from leaseplane.client.outcomes import LeaseHeld
 
-    instance = part_of(args, terminal)
-    is_watched = terminal.stderr.isatty() and not args.quiet
+    instance, key = part_of(args, terminal), args.idempotency_key
     until_ms = terminal.clock.now().boot_ms + int(args.timeout * 1000)
-    with_key = args.idempotency_key
+    is_watched = bool(args.timeout) and terminal.stderr.isatty() and not args.quiet
+    line = _waiting_line(args, terminal) if is_watched else None
+    # Whoever looks on wants to see at once who is in the way, and how the queue does.
+    slice_ms = 0 if is_watched else PARK_MS_MAX
+    granted = False
     try:
         while True:
             left_ms = max(0, until_ms - terminal.clock.now().boot_ms)
-            # Whoever looks on wants to see how the queue does.
-            slice_ms = PARK_SLICE_TOLD_MS if is_watched else PARK_MS_MAX
             try:
-                return plane.ask(
+                answer = plane.ask(
                     args.resource,
                     access=args.access,
                     max_wait_ms=min(left_ms, slice_ms) or None,
                     lease_id=args.lease_id,
                     note=args.note,
                     instance=instance,
-                    idempotency_key=with_key,
+                    idempotency_key=key,
                 )
-            except LeaseHeld:
+                granted = True
+                return answer
+            except LeaseHeld as held:
                 if left_ms <= slice_ms:
                     raise
+                if line is not None:
+                    line.told(held)
+                    slice_ms = PARK_SLICE_TOLD_MS
             # A key is for one request, with one answer.
-            with_key = None
+            key = None
     except KeyboardInterrupt:
         plane.withdraw(args.resource, instance=instance)
         raise
+    finally:
+        if line is not None:
+            line.done(granted=granted)
+
+
+def _waiting_line(args: argparse.Namespace, terminal: Terminal) -> "WaitingLine":
+    from leaseplane.surfaces.cli.waiting_line import WaitingLine
+
+    return WaitingLine(args.resource, terminal, command="acquire")
 
 
 def _held_line(resource: str, held: "LeaseHeld") -> str:

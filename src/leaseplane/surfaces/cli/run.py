@@ -81,9 +81,9 @@ held, one a line. A `run` inside asks for nothing that is held there already.
 
 Examples:
 
-    leaseplane run lock:deploy/production --note "rolling out 4.2" -- ./deploy.sh
+    leaseplane run lock:deploy/production --note "4.2" -- ./deploy.sh
 
-    leaseplane run table:users --timeout 60 -- sh -c 'migrate --fence "$LEASEPLANE_FENCE"'
+    leaseplane run table:users --timeout 60 -- ./migrate.sh
 
     git diff | leaseplane run file:src/app.py -- patch -p1
 

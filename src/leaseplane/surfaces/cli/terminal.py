@@ -7,13 +7,15 @@ with `--json` it is one JSON object on stdout, an error too. Every error is also
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 import msgspec
 
 from leaseplane.clock import Clock
 from leaseplane.settings import Settings
-from leaseplane.surfaces.cli.table import GAP, Column, fit, short_times
+
+if TYPE_CHECKING:
+    from leaseplane.surfaces.cli.table import Column
 
 DONE: Final = 0
 REFUSED: Final = 1
@@ -88,7 +90,7 @@ class Terminal(msgspec.Struct, frozen=True):
     def _takes_utf_8(self) -> bool:
         return (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    def table(self, columns: "Sequence[Column]", rows: Sequence[Sequence[str]]) -> None:
         """Rows under their heads: within the terminal's width for a person, in plain columns otherwise.
 
         For a person a time is its date, and no cell is broken over two lines: see `fit`.
@@ -107,6 +109,8 @@ class Terminal(msgspec.Struct, frozen=True):
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
+
+        from leaseplane.surfaces.cli.table import GAP, fit, short_times
 
         console = Console(
             file=self.stdout,
