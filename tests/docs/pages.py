@@ -5,9 +5,8 @@ A fenced block is named by the words behind its fence:
 - `sh`            is run, all those of a page in one shell, from the first to the last
 - `sh serve`      is run beside it, in a terminal of its own, as far as the end of the page
 - `sh make`       names targets of the Makefile; they are looked up and not made
-- `python`        is run where it stands, each as a program of its own
-- `python shown`  is Python that needs what is not here; it has to compile
-- `json output`, `text output`  is what the block before it prints
+- `python NAME`   is saved under this name, for the `sh` blocks of its page to run
+- `json output`, `text output`  is what the `sh` block before it prints
 
 Any other block is shown and not run; a block of shell or Python under another name is refused.
 """

@@ -18,7 +18,7 @@ INTRODUCTION = """\
 
 Made from `leaseplane.__all__`; `tests/docs/python_page.py` makes it.
 
-```python
+```python deploy.py
 from leaseplane import LeaseHeld, Plane
 
 with Plane() as plane:
@@ -28,6 +28,15 @@ with Plane() as plane:
             print("deploying under fence", lease.fence)
     except LeaseHeld as held:
         print(f"given up: {held.holder} has it for {held.note}, until {held.expires_at} at least")
+```
+
+```sh
+. .venv/bin/activate
+python deploy.py
+```
+
+```text output
+deploying under fence …
 ```
 
 Without a server and without settings this works on the data folder of this machine; with `LEASEPLANE_URL`

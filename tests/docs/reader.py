@@ -2,8 +2,8 @@
 
 The text is run as it stands, but for the port: where the page says 7411, one is taken that is free. The
 commands of this project are in `.venv`, as `make` leaves them: who does not activate it does not find them.
-A block of Python is a program of its own, which the Python of `.venv` runs in between, in the same shell.
-A command that is meant to fail says so in a comment at its end: `# exit status 1`.
+A command that is meant to fail says so in a comment at its end: `# exit status 1`. A program that the page
+shows is saved under the name behind its fence, before anything is typed.
 """
 
 import os
@@ -67,17 +67,15 @@ class _Reader:
         }
 
     def type_in(self, blocks: list[Block]) -> None:
-        typed = [block for block in blocks if block.info in ("sh", "python")]
+        for block in blocks:
+            if block.info.startswith("python "):
+                (self.work / block.info.split(" ")[1]).write_text(block.text)
+        typed = [block for block in blocks if block.info == "sh"]
         script = ['exec 9>"$PRINTS/failed"', "trap 'echo \"$LINENO $?\" >&9' ERR"]
         lines: list[range] = []
         for number, block in enumerate(typed):
             script.append(f'exec >"$PRINTS/{number}.out" 2>"$PRINTS/{number}.err" </dev/null')
-            if block.info == "sh":
-                body = block.text.splitlines()
-            else:
-                program = self.prints / f"{number}.py"
-                program.write_text(block.text)
-                body = [f'"{self.work}/.venv/bin/python" "{program}"']
+            body = block.text.splitlines()
             lines.append(range(len(script) + 1, len(script) + len(body) + 1))
             script += body
         path = self.prints / "page.sh"

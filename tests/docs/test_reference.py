@@ -48,7 +48,7 @@ def test_the_limits() -> None:
     assert page == render_limits(), "run: python -m tests.docs.limits_page > docs/limits.md"
 
 
-def test_the_python_package() -> None:
+def test_the_python_page() -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     assert page == render_python(), "run: python -m tests.docs.python_page > docs/python.md"
 

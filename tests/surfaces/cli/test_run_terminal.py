@@ -75,6 +75,11 @@ class Shell:
     def jobs(self) -> str:
         return self.do("jobs")
 
+    def is_in_background(self) -> bool:
+        """Whether it has given the terminal to a job."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(stat[5]) != self.process.pid
+
     def waiting(self) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "leaseplane", "wait", "--json"],
@@ -215,7 +220,7 @@ def test_ctrl_z_and_fg(shell: Shell) -> None:
 
 
 def test_ctrl_z_and_bg(shell: Shell) -> None:
-    shell.start("l run lock:a -- sh -c 'echo on; while ! test -e go; do sleep 0.02; done; echo done'")
+    shell.start("l run lock:a -- bash -c 'echo on; until test -e go; do sleep 0.02; done; echo done'")
     shell.until("on\n")
     shell.type(CTRL_Z)
     shell.until(PROMPT)
@@ -232,6 +237,7 @@ def test_ctrl_z_in_a_pipeline_stops_all_of_it(shell: Shell) -> None:
     shell.type(CTRL_Z)
     assert "Stopped" in shell.until(PROMPT)
     shell.start("fg")
+    wait_until(shell.is_in_background)
     shell.type(CTRL_C)
     shell.until(PROMPT)
     assert shell.jobs().strip() == ""
@@ -335,6 +341,8 @@ def test_ctrl_c_while_waiting_ends_the_script_around_it_too(shell: Shell, held: 
 def test_ctrl_z_while_waiting(shell: Shell, held: Held) -> None:
     shell.start("l run lock:a -- echo mine")
     shell.until("1st in line")
+    # Not in the middle of a transaction: whoever is stopped there keeps everyone from the database.
+    wait_until(lambda: '"parked":true' in shell.waiting().replace(" ", ""))
     shell.type(CTRL_Z)
     assert "Stopped" in shell.until(PROMPT)
     held.send_signal(signal.SIGTERM)

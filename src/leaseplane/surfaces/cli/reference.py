@@ -27,6 +27,9 @@ _STATUSES = """\
 | 1 | refused: held, deadlock, stale, not authorised, a receipt that does not verify |
 | 2 | wrong usage: of the command line, a setting, or a data folder |
 | 3 | the authority cannot be reached |
+| 4 | of `run`: the lease was lost, and the command was ended for it |
+
+`run` otherwise has the status of its command, or 128 and a signal's number, 126 or 127 as a shell has them.
 
 What went wrong is one line on stderr, which says what to do. With `--json`, stdout has one JSON object
 then, too: the REST body where there is one, and otherwise `{"ok": false, "error": …, "message": …}`, where
