@@ -1,14 +1,20 @@
 """asyncio: many tasks, one lease each at a time; a time-out, a cancellation, and a lease that is lost.
 
-python examples/with_asyncio.py
+    python examples/with_asyncio.py
+
+It works on this machine's data folder, or asks the server at LEASEPLANE_URL. A lost lease is learned with the
+next renewal, so this takes ten seconds where a lease runs for thirty.
 """
 
 import asyncio
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
-from leaseplane import AsyncPlane, LeaseHeld
+from leaseplane import AsyncLease, AsyncPlane, LeaseHeld, LeaseLost, NotAllowed
 
 PAGE = "page:handbook/index"
+STAGING = "lock:staging"
 
 
 async def edit(plane: AsyncPlane, name: str, edited: list[str]) -> None:
@@ -39,18 +45,33 @@ async def give_up(plane: AsyncPlane) -> None:
         print(f"still waiting: {len((await plane.waiting(PAGE)).waiting)}")
 
 
-async def stop_when_lost(plane: AsyncPlane) -> None:
-    """Stop what depends on a lease the moment that the lease is lost."""
-    async with plane.lease("lock:staging", note="smoke test") as lease:
-        testing = asyncio.create_task(asyncio.sleep(0.05, "passed"))
-        lost = asyncio.create_task(lease.wait_lost())
-        await asyncio.wait([testing, lost], return_when=asyncio.FIRST_COMPLETED)
+async def while_held(lease: AsyncLease, work: Coroutine[Any, Any, str]) -> str:
+    """What `work` comes to. Cancels it, and raises LeaseLost, when the lease is lost before."""
+    working, lost = asyncio.create_task(work), asyncio.create_task(lease.wait_lost())
+    try:
+        await asyncio.wait((working, lost), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            lease.ensure_held()
+        return await working
+    finally:
+        working.cancel()
         lost.cancel()
-        if not testing.done():
-            testing.cancel()
-            print("lost the lease: stopped")
-        else:
-            print(f"smoke test {testing.result()}")
+        await asyncio.wait((working, lost))
+
+
+async def stop_when_lost(plane: AsyncPlane) -> None:
+    """Losing a lease cancels nothing by itself: stop what depends on it."""
+    async with plane.lease(STAGING, note="smoke test") as lease:
+        print("smoke test", await while_held(lease, asyncio.sleep(0.05, "passed")))
+    try:
+        async with plane.lease(STAGING, note="soak test") as lease:
+            # As an operator does. The holder learns it with its next renewal.
+            await plane.break_off(STAGING, "needed for a demonstration", lease_id=lease.lease_id)
+            print("soak test", await while_held(lease, asyncio.sleep(3600, "passed")))
+    except LeaseLost:
+        print("soak test stopped: the lease was lost")
+    except NotAllowed:
+        print("soak test not begun: at a server it takes an operator's key to break a lease")
 
 
 async def main() -> int:

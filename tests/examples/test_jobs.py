@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.client.places import PATIENCE_S, plane_in
-from tests.surfaces.cli.processes import EXAMPLES, Server, environment
+from tests.surfaces.cli.processes import EXAMPLES, WAIT, Server, environment
 
 from leaseplane import Plane
+from leaseplane.surfaces.cli.demo import STORIES
 
 
 def words_of(program: str, *more: str) -> list[str]:
@@ -72,28 +73,52 @@ def test_a_database_is_migrated_under_a_server(server: Server, tmp_path: Path) -
         "one_per_database.py", "shop", str(tmp_path / "shop.db"), home=tmp_path, LEASEPLANE_URL=server.url
     )
     assert (done.returncode, done.stderr) == (0, "")
-    waits = server.ask("GET", "/api/v1/acp/coordination/wait").body
-    assert waits["waiting"] == []
+    assert server.ask("GET", WAIT).body["waiting"] == []
+
+
+def tasks_done(said: str) -> list[str]:
+    return sorted(re.findall(r"did (task:\d\d)", said))
+
+
+TASKS = [f"task:{number:02}" for number in range(12)]
 
 
 def test_a_pool_does_each_task_once(tmp_path: Path) -> None:
     done = run("worker_pool.py", "3", home=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    tasks = re.findall(r"did (task:\d\d)", done.stdout)
-    assert sorted(tasks) == [f"task:{number:02}" for number in range(12)]
+    assert tasks_done(done.stdout) == TASKS
+
+
+def test_a_pool_does_each_task_once_under_a_server(server: Server, tmp_path: Path) -> None:
+    done = run("worker_pool.py", "3", home=tmp_path, LEASEPLANE_URL=server.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tasks_done(done.stdout) == TASKS
+    assert server.ask("GET", WAIT).body["waiting"] == []
+
+
+GAVE_UP = [
+    "edited by 3, one after another",
+    "timed out: held for “holding on”",
+    "timed out by asyncio",
+    "cancelled",
+    "still waiting: 0",
+    "smoke test passed",
+]
 
 
 def test_asyncio_waits_gives_up_and_stops(tmp_path: Path) -> None:
-    done = run("with_asyncio.py", home=tmp_path)
+    done = run("with_asyncio.py", home=tmp_path, LEASEPLANE_LEASE_MS="3000")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        "edited by 3, one after another",
-        "timed out: held for “holding on”",
-        "timed out by asyncio",
-        "cancelled",
-        "still waiting: 0",
-        "smoke test passed",
-    ]
+    assert done.stdout.splitlines() == [*GAVE_UP, "soak test stopped: the lease was lost"]
+
+
+def test_asyncio_under_a_server(server: Server, tmp_path: Path) -> None:
+    done = run("with_asyncio.py", home=tmp_path, LEASEPLANE_URL=server.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    # The key that the server keeps for this machine is no operator's.
+    assert done.stdout.splitlines()[:-1] == GAVE_UP
+    assert "operator's key" in done.stdout.splitlines()[-1]
+    assert server.ask("GET", WAIT).body["waiting"] == []
 
 
 def test_a_fence_stops_a_writer_that_was_paused(tmp_path: Path) -> None:
@@ -115,3 +140,12 @@ def test_a_deployment_that_is_refused_is_not_started(tmp_path: Path) -> None:
         assert "did:example:mallory" in done.stderr and "in the way" in done.stderr
         assert not (tmp_path / "deployed").exists()
         assert other.waiting().waiting == []
+
+
+def test_every_job_says_how_it_is_started() -> None:
+    stories = {story.program for story in STORIES} | {"plane.py", "stage.py"}
+    for job in {path.name for path in EXAMPLES.iterdir() if path.is_file()} - stories:
+        assert f"examples/{job}" in (EXAMPLES / job).read_text(), job
+        assert f"examples/{job}" in "".join(
+            page.read_text() for page in (EXAMPLES.parent / "docs").glob("guides/*.md")
+        ), job
