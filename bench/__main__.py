@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import parking, parts, size, throughput
+from bench import embedded, parking, parts, processes, size, throughput
 from bench.plan import FULL, QUICK, Plan
 from bench.table import Row, print_json, print_table
 
@@ -59,6 +59,10 @@ _SECTIONS: dict[str, Callable[[Plan, Path], list[Row]]] = {
     "throughput": throughput.rows,
     "parking": parking.rows,
     "size": size.rows,
+    "embedded": embedded.rows,
+    "handover": processes.hand_over_rows,
+    "idle": processes.idle_rows,
+    "rounds": processes.contended_rows,
     "parts": parts.rows,
 }
 
