@@ -42,6 +42,7 @@ def redis_server(folder: Path, *, command: str = "redis-server") -> Iterator[Red
     except ImportError:
         raise RedisMissing("the Python package redis is not installed (`make` installs it)") from None
     folder.mkdir()
+    port = _free_port()
     # A socket's path ends at 108 bytes; the process is started in the folder instead.
     process = subprocess.Popen(
         (

@@ -9,12 +9,13 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from weakref import WeakSet
 
 from leaseplane.calls import Answered, Call, Dismiss, Item, TakeDeliveries
 from leaseplane.desk import Desk
 from leaseplane.engine import Authority
-from leaseplane.limits import ALARM_RECHECK_MS, BATCH_ASKS_MAX, PROCESS_RECHECK_MS
+from leaseplane.limits import ALARM_RECHECK_MS, BATCH_ASKS_MAX, EMBEDDED_RECHECK_MS, PROCESS_RECHECK_MS
 from leaseplane.model import AuthorityUnavailable, Command, OutcomeUnknown, Principal, RequestFacts
 from leaseplane.promise import Promise
 
@@ -41,6 +42,8 @@ class EmbeddedEngine(Desk):
         self._is_running = False
         self._later: list[tuple[int, Item]] = []
         self._watcher: threading.Thread | None = None
+        self._wakes_boot_ms = 0
+        """When the thread looks next if nobody wakes it."""
         self._is_shut = False
         _open.add(self)
 
@@ -105,6 +108,7 @@ class EmbeddedEngine(Desk):
         """See that the alarm runs from now on, and wake-ups are heard."""
         with self._turn:
             if self._watcher is None and not self._closed:
+                self._wakes_boot_ms = 0
                 self._watcher = threading.Thread(target=self._watch, name="leaseplane-alarm", daemon=True)
                 self._watcher.start()
 
@@ -119,6 +123,7 @@ class EmbeddedEngine(Desk):
                     self._items.extend(Dismiss(call) for call in self._parked.values())
                     self._items.append(TakeDeliveries(self, self._plane))
                 self._run()
+                self._hand_on_alarm()
             finally:
                 for call in self._parked.values():
                     call.failed(AuthorityUnavailable("this plane is closed"))
@@ -129,6 +134,13 @@ class EmbeddedEngine(Desk):
             self._watcher.join()
         _open.discard(self)
         self._plane.close()
+
+    def _hand_on_alarm(self) -> None:
+        """What is due before the others look by themselves they are told of: nobody here will see to it."""
+        if self._is_soon(self._alarm_boot_ms):
+            with suppress(AuthorityUnavailable):
+                for process_id in self._plane.presence.others():
+                    self._plane.presence.wake(process_id)
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -180,7 +192,7 @@ class EmbeddedEngine(Desk):
                 return self._failed(batch, error)
             self._fault_is_over()
             self._counted["transactions"] += 1
-            self._alarm_boot_ms = decided.alarm_boot_ms
+            self._take_alarm(decided.alarm_boot_ms)
             if decided.settled:
                 self._counted["works"] += len(batch)
                 for item, result in zip(batch, decided.results, strict=True):
@@ -200,6 +212,21 @@ class EmbeddedEngine(Desk):
                 item.failed(unknown)
             raise
         return 0
+
+    def _take_alarm(self, alarm_boot_ms: int | None) -> None:
+        """See that the thread for the alarm does not sleep over this."""
+        self._alarm_boot_ms = alarm_boot_ms
+        if self._watcher is None:
+            # Others may not look before it is due.
+            if self._is_soon(alarm_boot_ms):
+                self.watch()
+        elif alarm_boot_ms is not None and alarm_boot_ms < self._wakes_boot_ms:
+            self._wakes_boot_ms = alarm_boot_ms
+            if self._watcher is not threading.current_thread():
+                self._wake()
+
+    def _is_soon(self, alarm_boot_ms: int | None) -> bool:
+        return alarm_boot_ms is not None and alarm_boot_ms < self.now_boot_ms() + EMBEDDED_RECHECK_MS
 
     # -- fork ----------------------------------------------------------------------------------
 
@@ -242,6 +269,9 @@ class EmbeddedEngine(Desk):
             self._plane.presence.drain()
             if self._parked:
                 self._items.append(TakeDeliveries(self, self._plane))
+            else:
+                # Nothing to fetch: an alarm may have been handed on.
+                self._looked_boot_ms = 0
         if now_ms - self._looked_boot_ms >= ALARM_RECHECK_MS and not self._is_shut:
             self._look_around()
         due_later = [item for at_ms, item in self._later if at_ms <= now_ms]
@@ -254,10 +284,14 @@ class EmbeddedEngine(Desk):
         self._run()
 
     def _wait_ms(self) -> int:
-        wait_ms = ALARM_RECHECK_MS
+        now_ms = self.now_boot_ms()
+        wakes_ms = now_ms + (EMBEDDED_RECHECK_MS if self._fault is None else ALARM_RECHECK_MS)
         if self._alarm_boot_ms is not None and self._fault is None:
-            wait_ms = min(wait_ms, self._alarm_boot_ms - self.now_boot_ms())
-        return max(wait_ms, 1)
+            wakes_ms = min(wakes_ms, self._alarm_boot_ms)
+        if self._later:
+            wakes_ms = min(wakes_ms, *(at_ms for at_ms, _ in self._later))
+        self._wakes_boot_ms = wakes_ms
+        return max(wakes_ms - now_ms, 1)
 
     def _tell(self, message: str, error: Exception | None = None) -> None:
         """Nobody: whoever asks is told by what is raised."""

@@ -19,8 +19,13 @@ ALARM_RECHECK_MS: Final = 200
 """The longest sleep of an alarm. Another process may have stored an earlier end meanwhile and be gone;
 an end that was stored during the sleep is seen this late at most."""
 
+EMBEDDED_RECHECK_MS: Final = 700
+"""The longest sleep of the alarm of an embedded process. There may be many of them, so each looks less
+often than a server. Whatever another process stored meanwhile ends a lease length later at the earliest;
+what ends sooner (a poller's chance) is watched by who stored it, and handed on to the others as it leaves."""
+
 PROCESS_RECHECK_MS: Final = 400
-"""How often a process looks for others that have died."""
+"""How often a server looks for processes that have died; an embedded process does whenever it looks."""
 
 PROCESS_DEAD_MS_MAX: Final = 1_000
 """Within this time the parked requests of a dead process are withdrawn."""
@@ -210,7 +215,8 @@ KEEPER_LOOK_MS: Final = 500
 
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
-assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
+assert ALARM_RECHECK_MS < PROCESS_RECHECK_MS < EMBEDDED_RECHECK_MS < PROCESS_DEAD_MS_MAX
+assert EMBEDDED_RECHECK_MS + ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert ALARM_LATE_MS_MAX < PARKED_OVERDUE_MS
 assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX
