@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import embedded, parking, parts, processes, size, throughput
+from bench import client, embedded, parking, parts, processes, size, startup, throughput
 from bench.plan import FULL, QUICK, Plan
 from bench.table import Row, print_json, print_table
 
@@ -63,6 +63,8 @@ _SECTIONS: dict[str, Callable[[Plan, Path], list[Row]]] = {
     "handover": processes.hand_over_rows,
     "idle": processes.idle_rows,
     "rounds": processes.contended_rows,
+    "client": client.rows,
+    "startup": startup.rows,
     "parts": parts.rows,
 }
 

@@ -22,6 +22,7 @@ class Plan(NamedTuple):
     parked: int
     idle_seconds: int
     """For how long CPU time is counted, with parked requests and without."""
+    starts: int
     part_s: float
     """For how long each part is measured by itself."""
     lock_rounds: int
@@ -46,6 +47,7 @@ FULL = Plan(
     hand_overs=300,
     parked=1_000,
     idle_seconds=9,
+    starts=25,
     part_s=1.5,
     lock_rounds=15,
     lock_pairs=200,
@@ -64,6 +66,7 @@ QUICK = FULL._replace(
     leases_many=100_000,
     hand_overs=60,
     idle_seconds=3,
+    starts=11,
     part_s=0.4,
     lock_rounds=7,
     lock_pairs=100,

@@ -1,6 +1,7 @@
 """The table: one row for each thing measured, what it came to, and whether that is what was wanted."""
 
 import json
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ def compared(
     peer: Sequence[float],
     *,
     at_least: float | None = None,
+    at_most: float | None = None,
     also: Sequence[float] = (),
 ) -> Row:
     """A row of rounds: `ours[n]` and `peer[n]` (and `also[n]`) were measured right after one another."""
@@ -54,9 +56,15 @@ def compared(
         lowest=min(ratios),
         highest=max(ratios),
         also=statistics.median(one / other for one, other in zip(ours, also, strict=True)) if also else None,
-        target=None if at_least is None else f">= {at_least}",
-        met=None if at_least is None else ratio >= at_least,
+        target=_target(at_least, at_most),
+        met=None if at_least is at_most is None else (at_least or 0) <= ratio <= (at_most or math.inf),
     )
+
+
+def _target(at_least: float | None, at_most: float | None) -> str | None:
+    if at_least is not None:
+        return f">= {at_least}"
+    return None if at_most is None else f"<= {at_most}"
 
 
 def bounded(section: str, what: str, unit: str, ours: float, limit: float) -> Row:

@@ -1,86 +1,46 @@
-"""The command `leaseplane`: where the parts are put together.
+"""The command `leaseplane`, as a process: it begins and ends as quickly as it can."""
 
-Each module of `surfaces/cli` declares its commands, and imports what they need only when one of them
-runs. What they raise becomes an exit status and one line here, and nowhere else.
-"""
-
-import json
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NoReturn
 
-from leaseplane.clock import ClockMissing, SystemClock
-from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
-from leaseplane.resources import NameRefused
-from leaseplane.settings import SettingRefused, read_settings
-from leaseplane.store.folder import FolderRefused
-from leaseplane.surfaces.cli.commands import build_parser
-from leaseplane.surfaces.cli.terminal import (
-    INTERRUPTED,
-    PIPE_CLOSED,
-    UNREACHABLE,
-    USAGE,
-    CommandRefused,
-    error_json,
-    open_terminal,
-    wrong_usage,
-)
+_OBJECTS_UNTIL_COLLECTED: Final = 50_000
+"""More than any command makes by importing."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and answer its exit status. Nothing that a user did wrong raises."""
-    try:
-        args = build_parser().parse_args(argv)
-    except SystemExit as stopped:
-        # argparse has said what there is to say: its help, or what is wrong.
-        return stopped.code if isinstance(stopped.code, int) else USAGE
-    name = " ".join(word for word in ("leaseplane", args.command, getattr(args, "action", None)) if word)
-    as_json: bool = getattr(args, "json", False)
-    try:
-        terminal = open_terminal(os.environ, read_settings(os.environ), SystemClock())
-    except (SettingRefused, ClockMissing) as refused:
-        return _refuse(name, as_json, wrong_usage(str(refused)))
-    try:
-        status: int = args.run(args, terminal)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python would try to write once more when it ends, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as failure:
-        refusal = _as_refusal(failure)
-        if refusal is None:
-            raise
-        return _refuse(name, as_json, refusal)
-    return status
+def start() -> NoReturn:
+    """Be the program: run the command of this process's arguments, and end.
+
+    What a command imports stays, so the garbage collector is kept from looking at it again and again. Nor is
+    the interpreter taken apart in the end: all that has to be closed is by then, and it takes longer than an
+    ask.
+    """
+    gc.set_threshold(_OBJECTS_UNTIL_COLLECTED)
+    _import_msgspec()
+    from leaseplane.surfaces.cli.program import main
+
+    status = main()
+    for stream in (sys.stdout, sys.stderr):
+        # What cannot be written here was told, or has nobody to be told to.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
 
 
-def _as_refusal(failure: Exception) -> CommandRefused | None:
-    """What a failure means to whoever typed the command; None for a fault of ours."""
-    match failure:
-        case CommandRefused():
-            return failure
-        case NameRefused():
-            return wrong_usage(failure.message)
-        case FolderRefused():
-            return wrong_usage(str(failure))
-        case AuthorityUnavailable():
-            return CommandRefused(str(failure), status=UNREACHABLE, code="authority_unavailable")
-        case OutcomeUnknown():
-            return CommandRefused(str(failure), status=UNREACHABLE, code="outcome_unknown")
-        case _:
-            return None
-
-
-def _refuse(name: str, as_json: bool, refused: CommandRefused) -> int:
-    message = " ".join(str(refused).split())
-    if as_json:
-        print(json.dumps(error_json(refused.code, message)))
-    print(f"{name}: {message}", file=sys.stderr)
-    return refused.status
+def _import_msgspec() -> None:
+    """Import it without `typing_extensions`, of which it takes what `typing` has as well on every Python
+    that we run on: with all that this one imports, it would be an eighth of the time of an ask."""
+    name = "typing_extensions"
+    if name not in sys.modules:
+        # The import system's own way to say that there is no such module.
+        sys.modules[name] = None  # type: ignore[assignment]
+        try:
+            import msgspec  # noqa: F401
+        finally:
+            del sys.modules[name]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start()

@@ -132,6 +132,7 @@ def _granted(outcome: Granted) -> Rendered:
 def _held(outcome: Held) -> Rendered:
     holder, note, expires_at = outcome.holder, outcome.note, outcome.expires_wall_ms
     ends = UNSET if expires_at is None else time_text(expires_at)
+    since = outcome.held_since_wall_ms
     again = f"Ask again in {outcome.retry_after_ms} ms, or send maxWaitMs to be kept in line"
     if holder is None:
         message = f"Nobody holds {outcome.resource} now, and this wait for it is over. {again}."
@@ -141,8 +142,8 @@ def _held(outcome: Held) -> Rendered:
             held_by = f"{held_by} for “{note}”"
         if len(outcome.holders) > 1:
             held_by = f"{held_by} and {len(outcome.holders) - 1} more"
-        if outcome.held_since_wall_ms is not None:
-            held_by = f"{held_by} since {time_text(outcome.held_since_wall_ms)}"
+        if since is not None:
+            held_by = f"{held_by} since {time_text(since)}"
         if ends is not UNSET:
             held_by = f"{held_by}; the lease ends at {ends} unless it is renewed"
         message = (
@@ -154,6 +155,7 @@ def _held(outcome: Held) -> Rendered:
         instance=UNSET if holder is None else holder.instance or UNSET,
         note=note or UNSET,
         holders=tuple(each.actor for each in outcome.holders) if len(outcome.holders) > 1 else UNSET,
+        held_since=UNSET if since is None else time_text(since),
         expires_at=ends,
         stampede=StampedeBody(admitted=outcome.stampede.admitted, wait_ms=outcome.stampede.wait_ms),
         position=outcome.position,

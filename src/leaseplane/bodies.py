@@ -139,6 +139,7 @@ class HeldBody(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="came
     instance: HolderInstance | UnsetType = UNSET
     note: str | UnsetType = UNSET
     holders: tuple[Did, ...] | UnsetType = UNSET
+    held_since: Time | UnsetType = UNSET
     expires_at: Time | UnsetType = UNSET
     stampede: StampedeBody
     position: Position

@@ -5,7 +5,6 @@ processes of a machine, and nobody can set it. It begins anew with the machine, 
 with a time of it is stored with the boot's id.
 """
 
-import ctypes
 import sys
 import time
 from pathlib import Path
@@ -98,7 +97,8 @@ class ManualClock:
 
 def _linux_boot_id(path: Path) -> str:
     try:
-        boot_id = path.read_text(encoding="ascii").strip()
+        # As bytes: a text file brings the codec of its encoding.
+        boot_id = path.read_bytes().decode("ascii").strip()
     except OSError as error:
         raise ClockMissing(f"the boot id cannot be read from {path}: {error.strerror}") from error
     if not boot_id:
@@ -107,6 +107,9 @@ def _linux_boot_id(path: Path) -> str:
 
 
 def _darwin_boot_id() -> str:
+    # Needed on no other platform.
+    import ctypes
+
     libc = ctypes.CDLL(None)
     text = ctypes.create_string_buffer(64)
     size = ctypes.c_size_t(len(text))

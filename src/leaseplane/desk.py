@@ -5,7 +5,6 @@ due, for what other processes have decided, and for those that have died. Whoeve
 item gets into a transaction.
 """
 
-import base64
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -28,6 +27,7 @@ from leaseplane.model import (
     Reply,
     RequestFacts,
 )
+from leaseplane.receipts import base64url
 from leaseplane.receipts.canonical import sha256_hex, with_receipt
 from leaseplane.statements import statement_of
 from leaseplane.store.contract import Delivery
@@ -94,7 +94,7 @@ class Desk:
             # has to wait for it again where the committing thread has taken it.
             drawn = self._random_bytes(_JTI_BYTES * _JTIS_DRAWN)
             self._jtis = [
-                base64.urlsafe_b64encode(drawn[at : at + _JTI_BYTES]).decode("ascii")
+                base64url.encode(drawn[at : at + _JTI_BYTES]).decode("ascii")
                 for at in range(0, len(drawn), _JTI_BYTES)
             ]
         return self._jtis.pop()

@@ -22,8 +22,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from leaseplane.limits import ACTOR_DID_BYTES_MAX, DIDS_CACHED_MAX
 from leaseplane.resources import NameRefused
 
@@ -165,6 +163,8 @@ _D: Final = -121665 * pow(121666, -1, _P25519) % _P25519
 _SQRT_MINUS_1: Final = pow(2, (_P25519 - 1) // 4, _P25519)
 
 
+# An agent's own key is looked at twice in a row: when it is read, and when the agent asks.
+@lru_cache(maxsize=1)
 def _fault_of_ed25519(key: bytes) -> str | None:
     """RFC 8032 section 5.1.3, in affine coordinates, and then a multiplication by the cofactor 8."""
     if len(key) != 32:
@@ -216,14 +216,17 @@ def _fault_of_x25519(key: bytes) -> str | None:
     return None
 
 
-def _fault_of_weierstrass(curve: ec.EllipticCurve, title: str) -> Callable[[bytes], str | None]:
-    size = (curve.key_size + 7) // 8 + 1
+def _fault_of_weierstrass(curve: str, bits: int, title: str) -> Callable[[bytes], str | None]:
+    size = (bits + 7) // 8 + 1
 
     def fault(key: bytes) -> str | None:
         if len(key) != size or key[0] not in (2, 3):
             return f"A {title} key has {size} bytes in its compressed form."
+        # Keys of these curves are rare, and the module takes longer to import than an ask.
+        from cryptography.hazmat.primitives.asymmetric import ec
+
         try:
-            ec.EllipticCurvePublicKey.from_encoded_point(curve, key)
+            ec.EllipticCurvePublicKey.from_encoded_point(getattr(ec, curve)(), key)
         except ValueError:
             return f"This {title} key is not a point on the curve."
         return None
@@ -234,8 +237,8 @@ def _fault_of_weierstrass(curve: ec.EllipticCurve, title: str) -> Callable[[byte
 _FAULTS_OF_KEYS: Final[dict[int, Callable[[bytes], str | None]]] = {
     _ED25519: _fault_of_ed25519,
     0xEC: _fault_of_x25519,
-    0xE7: _fault_of_weierstrass(ec.SECP256K1(), "secp256k1"),
-    0x1200: _fault_of_weierstrass(ec.SECP256R1(), "P-256"),
-    0x1201: _fault_of_weierstrass(ec.SECP384R1(), "P-384"),
-    0x1202: _fault_of_weierstrass(ec.SECP521R1(), "P-521"),
+    0xE7: _fault_of_weierstrass("SECP256K1", 256, "secp256k1"),
+    0x1200: _fault_of_weierstrass("SECP256R1", 256, "P-256"),
+    0x1201: _fault_of_weierstrass("SECP384R1", 384, "P-384"),
+    0x1202: _fault_of_weierstrass("SECP521R1", 521, "P-521"),
 }

@@ -10,11 +10,12 @@ import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 from weakref import WeakSet
 
-from leaseplane.calls import Answered, Call, Dismiss, Item, TakeDeliveries
+from leaseplane.calls import Answered, Call, Done, Item, TakeDeliveries
 from leaseplane.desk import Desk
-from leaseplane.engine import Authority
+from leaseplane.engine import Authority, Work
 from leaseplane.limits import ALARM_RECHECK_MS, BATCH_ASKS_MAX, EMBEDDED_RECHECK_MS, PROCESS_RECHECK_MS
 from leaseplane.model import AuthorityUnavailable, Command, OutcomeUnknown, Principal, RequestFacts
 from leaseplane.promise import Promise
@@ -87,6 +88,11 @@ class EmbeddedEngine(Desk):
             self.watch()
         return asked
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it answers no more: it was closed, or is a parent's."""
+        return self._closed
+
     def hang_up(self, asked: "Asked") -> None:
         """The caller of this ask is gone: what is parked is withdrawn, a hand-over not marked is undone."""
         with self._turn:
@@ -104,6 +110,14 @@ class EmbeddedEngine(Desk):
             self.put(TakeDeliveries(self, self._plane))
             self._run()
 
+    def do(self, work: Work) -> Any:
+        """Do one work in a transaction now; its result. Raises what it raises."""
+        done: Promise[Any] = Promise()
+        with self._turn:
+            self.put(Done(work, done))
+            self._run()
+        return done.result()
+
     def watch(self) -> None:
         """See that the alarm runs from now on, and wake-ups are heard."""
         with self._turn:
@@ -113,19 +127,19 @@ class EmbeddedEngine(Desk):
                 self._watcher.start()
 
     def close(self) -> None:
-        """Answer the parked requests as if their time were over, and leave the folder."""
+        """Withdraw what is parked, which then fails, and leave the folder."""
         with self._turn:
             if self._closed:
                 return
             self._closed = True
+            given_up = list(self._parked.values())
             try:
-                if self._parked:
-                    self._items.extend(Dismiss(call) for call in self._parked.values())
-                    self._items.append(TakeDeliveries(self, self._plane))
+                for call in given_up:
+                    call.hang_up()
                 self._run()
                 self._hand_on_alarm()
             finally:
-                for call in self._parked.values():
+                for call in given_up:
                     call.failed(AuthorityUnavailable("this plane is closed"))
                 self._parked.clear()
                 if self._watcher is not None:

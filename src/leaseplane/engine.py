@@ -169,11 +169,12 @@ class Authority:
         work raises (nothing stands). What is raised once the transaction is open drops the working set.
         """
         decided = Decided()
-        while not self.store.try_begin():
-            yield None
-        # From here to the commit we hold the database's only write lock: no other process decides.
-        # A crash anywhere in between leaves nothing, because nothing counts without a commit frame.
         try:
+            # Within, since a signal's exception may come when the transaction is open and nobody was told.
+            while not self.store.try_begin():
+                yield None
+            # From here to the commit we hold the database's only write lock: no other process decides.
+            # A crash anywhere in between leaves nothing, because nothing counts without a commit frame.
             with self.store.faults():
                 if self.store.changed_elsewhere():
                     # Someone else has written since our last transaction: what we remember is old.
@@ -246,15 +247,18 @@ class Authority:
                         step = next(path)
                 else:
                     if (patience.monotonic() - started) * 1000 > BUSY_GIVE_UP_MS:
-                        path.close()
                         raise DatabaseBusy(
                             "other processes keep the database busy; nothing was changed, ask again"
                         )
-                    patience.sleep(BUSY_RETRY_MS * patience.random.uniform(0.5, 1.5) / 1000)
+                    patience.sleep(BUSY_RETRY_MS * (0.5 + patience.jitter()) / 1000)
                     step = next(path)
         except StopIteration as stop:
             decided: Decided = stop.value
             return decided
+        finally:
+            # Where a signal's exception came between two of its steps it still has the write lock, and would
+            # for as long as a traceback refers to it.
+            path.close()
 
     # -- opening, restarts, and those who died ------------------------------------------------
 

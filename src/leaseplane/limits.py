@@ -71,6 +71,7 @@ BODY_BYTES_MAX: Final = 64 * 1024
 JSON_DEPTH_MAX: Final = 16
 REQUEST_COMPLETE_MS_MAX: Final = 20_000
 WORKSPACE_CHARS_MAX: Final = 63
+AGENT_NAME_CHARS_MAX: Final = 64
 
 # -- numbers that other software must be able to hold ------------------------------------------
 
@@ -144,6 +145,32 @@ TROUBLE_TOLD_MS_MIN: Final = 1_000
 TROUBLE_TOLD_AGAIN_MS: Final = 60_000
 """How often the log tells why the authority is unavailable, and how often the same reason again."""
 
+# -- a command under `run` ----------------------------------------------------------------------
+
+RUN_TERM_BEFORE_END_MS_MAX: Final = 5_000
+RUN_TERM_BEFORE_END_PART: Final = 4
+"""How long before its lease ends a command gets TERM: this, or for a short lease one such part of it."""
+
+RUN_KILL_BEFORE_END_MS_MAX: Final = 1_000
+RUN_KILL_BEFORE_END_PART: Final = 10
+"""The same for KILL. What is left is for a machine that is slow to end a process."""
+
+RUN_KILL_AFTER_TERM_MS: Final = 5_000
+"""How long what a command leaves behind in its group has after TERM. The lease is renewed meanwhile."""
+
+RUN_KILL_AFTER_LOSS_MS: Final = 1_000
+"""How long a command has after TERM where the authority has said that its lease is another's now."""
+
+RUN_KILL_AFTER_ORPHANED_MS: Final = 2_000
+"""How long a command has after TERM where its wrapper was killed. Nothing renews the lease any more."""
+
+RUN_LOOK_MS: Final = 500
+"""The longest that a wrapper or its guard sleeps while the command's time runs: a sleep does not end by a
+machine's suspend, and a lease does."""
+
+RUN_SWEEP_LOOK_MS_MAX: Final = 100
+"""How often a guard looks whether a group that has been ended is gone."""
+
 # -- identity and receipts ---------------------------------------------------------------------
 
 API_KEYS_PER_WORKSPACE_MAX: Final = 10_000
@@ -151,6 +178,9 @@ REVOKED_WITHIN_MS: Final = 1_000
 SIGNED_REQUEST_AGE_S_MAX: Final = 60
 NONCE_CHARS_MAX: Final = 128
 SIGNATURE_FIELDS_BYTES_MAX: Final = 4_096
+SECRET_FILE_BYTES_MAX: Final = 4_096
+"""An agent's key pair, or an API key, in a file of its own."""
+
 NONCE_KEPT_MS: Final = 180_000
 """Boot-clock time for which a signed request's nonce is remembered. A request may be dated ahead by
 the age it may have, so it is stale after twice that; the rest is for a wall clock that is being set.
@@ -213,6 +243,11 @@ RENEW_PARTS: Final = 3
 KEEPER_LOOK_MS: Final = 500
 """The longest sleep of a keeper: the clock that it sleeps by stands still while the machine is suspended."""
 
+CONNECT_MS_MAX: Final = 5_000
+CONNECTION_IDLE_MS_MAX: Final = 15_000
+"""How long a client's thread and its connection are kept for the next request; longer than the time
+between two renewals."""
+
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
 assert ALARM_RECHECK_MS < PROCESS_RECHECK_MS < EMBEDDED_RECHECK_MS < PROCESS_DEAD_MS_MAX
@@ -234,6 +269,11 @@ assert HEAD_BYTES_MAX + 6 * BODY_BYTES_MAX < REFUSED_BODY_DRAINED_BYTES_MAX < ME
 assert CONNECTIONS_SHED < CONNECTIONS_MAX
 assert PARKED_ANSWERED_MS_MAX < STOP_MS_MAX
 assert TROUBLE_TOLD_MS_MIN < TROUBLE_TOLD_AGAIN_MS
+assert RUN_KILL_BEFORE_END_MS_MAX < RUN_TERM_BEFORE_END_MS_MAX < LEASE_MS_STANDARD
+assert RUN_KILL_BEFORE_END_PART > RUN_TERM_BEFORE_END_PART > 1
+assert RUN_KILL_AFTER_ORPHANED_MS < RUN_TERM_BEFORE_END_MS_MAX - RUN_KILL_BEFORE_END_MS_MAX
+assert RUN_LOOK_MS <= RUN_KILL_BEFORE_END_MS_MAX // 2
+assert RUN_SWEEP_LOOK_MS_MAX <= LEASE_MS_MIN // RUN_KILL_BEFORE_END_PART
 assert NONCES_FORGOTTEN_AT_ONCE_MAX > 1
 assert BUSY_RETRY_MS < REGISTRY_BUSY_GIVE_UP_MS <= BUSY_GIVE_UP_MS
 assert CREDENTIAL_CACHED_MS_MAX + REGISTRY_BUSY_GIVE_UP_MS < REVOKED_WITHIN_MS
@@ -241,3 +281,4 @@ assert 2 * PARK_SLICE_MS < LEASE_MS_STANDARD and PARK_SLICE_TOLD_MS <= PARK_SLIC
 assert BUSY_GIVE_UP_MS < ANSWER_LATE_MS_MAX
 assert RETRY_MS_BASE < RETRY_MS_MAX < UNREACHED_MS_MAX < CLEAN_UP_MS_MAX < LOST_TOUCH_MS_MAX
 assert LEASE_MS_STANDARD < LOST_TOUCH_MS_MAX
+assert LEASE_MS_STANDARD // RENEW_PARTS < CONNECTION_IDLE_MS_MAX < KEEP_ALIVE_MS_MAX

@@ -400,8 +400,8 @@ OPERATIONS: Final = (LEASE, RELEASE, WAIT, WITHDRAW, TRUST, BREAK)
 
 # -- saying what is wrong with a request -------------------------------------------------------
 
-_MISSING: Final = re.compile(r"missing required field `(\w+)`")
-_AT_FAULT: Final = re.compile(r"at `\$\.(\w+)`")
+_MISSING: Final = r"missing required field `(\w+)`"
+_AT_FAULT: Final = r"at `\$\.(\w+)`"
 
 ACCEPTED: Final = {
     "resource": f"a string of 1 to {RESOURCE_BYTES_MAX} bytes",
@@ -418,11 +418,11 @@ ACCEPTED: Final = {
 
 
 def _refused(operation: Operation, members: Mapping[str, object], complaint: str) -> RequestRefused:
-    missing = _MISSING.search(complaint)
+    missing = re.search(_MISSING, complaint)
     if missing is not None:
         field = missing[1]
         return RequestRefused(f"{field} is missing: send {ACCEPTED[field]}.", field)
-    at_fault = _AT_FAULT.search(complaint)
+    at_fault = re.search(_AT_FAULT, complaint)
     assert at_fault is not None, f"msgspec names the member at fault: {operation.name}"
     field = at_fault[1]
     if members[field] is None:

@@ -12,11 +12,11 @@ below is ours, and includes the ranges that Unicode reserves for such characters
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from leaseplane.limits import (
+    AGENT_NAME_CHARS_MAX,
     IDEMPOTENCY_KEY_CHARS_MAX,
     INSTANCE_CHARS_MAX,
     KEY_LABEL_CHARS_MAX,
@@ -75,14 +75,14 @@ _WIDE_SPACES: Final = r"\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """Unicode's White_Space (PropList.txt, unchanged since 6.3) without the plain space and the controls."""
 
 _IGNORABLE_CLASS: Final = "".join(f"{chr(low)}-{chr(high)}" for low, high in DEFAULT_IGNORABLE_RANGES)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_IGNORABLE: Final = re.compile(f"[{_IGNORABLE_CLASS}]")
-_WIDE_SPACE: Final = re.compile(f"[{_WIDE_SPACES}]")
-_END_SPACES: Final = re.compile(rf"\A[\t-\r\x85 {_WIDE_SPACES}]+|[\t-\r\x85 {_WIDE_SPACES}]+\Z")
+_CONTROL: Final = r"[\x00-\x1f\x7f-\x9f]"
+_IGNORABLE: Final = f"[{_IGNORABLE_CLASS}]"
+_WIDE_SPACE: Final = f"[{_WIDE_SPACES}]"
+_END_SPACES: Final = rf"\A[\t-\r\x85 {_WIDE_SPACES}]+|[\t-\r\x85 {_WIDE_SPACES}]+\Z"
 
 # -- resources ---------------------------------------------------------------------------------
 
-_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]*")
+_SCHEME: Final = r"[a-z][a-z0-9+.\-]*"
 
 # What JSON Schema can say of all this (ECMA-262 without its flag for Unicode): not the normal form, not
 # what is beyond the BMP, not the rules for file: names. What is accepted here matches; not the reverse.
@@ -136,7 +136,7 @@ def _fault_of_resource(name: str) -> str | None:
     scheme, colon, rest = name.partition(":")
     if not colon:
         return None
-    if _SCHEME.fullmatch(scheme) is None:
+    if re.fullmatch(_SCHEME, scheme) is None:
         return (
             "A resource with a colon is scheme:rest, its scheme a small letter and then small letters, "
             "digits, '+', '.' or '-'."
@@ -159,20 +159,26 @@ def _fault_of_resource(name: str) -> str | None:
 
 def _fault_of_characters(subject: str, name: str) -> str | None:
     """The rules that hold in every name: what it may hold, what it may begin and end with, NFC."""
-    found = _CONTROL.search(name)
+    found = re.search(_CONTROL, name)
     if found is not None:
         return f"{subject} holds no control characters: there is a {_code_point(found[0])}."
-    found = _IGNORABLE.search(name)
+    found = re.search(_IGNORABLE, name)
     if found is not None:
         return f"{subject} holds no invisible characters: there is a {_code_point(found[0])}."
-    found = _WIDE_SPACE.search(name)
+    found = re.search(_WIDE_SPACE, name)
     if found is not None:
         return f"{subject} holds no white space but the plain space: there is a {_code_point(found[0])}."
     if name[0] == " " or name[-1] == " ":
         return f"{subject} has no space at either end."
-    if not unicodedata.is_normalized("NFC", name):
+    if not name.isascii() and not _is_normal(name):
         return f"{subject} is written in Unicode's normal form NFC."
     return None
+
+
+def _is_normal(name: str) -> bool:
+    import unicodedata
+
+    return unicodedata.is_normalized("NFC", name)
 
 
 def _code_point(character: str) -> str:
@@ -181,8 +187,11 @@ def _code_point(character: str) -> str:
 
 def _tidied(name: str) -> str:
     """`name` without what is invisible, with plain spaces, none at the ends, in NFC."""
-    trimmed = _END_SPACES.sub("", _IGNORABLE.sub("", name))
-    return unicodedata.normalize("NFC", _WIDE_SPACE.sub(" ", trimmed))
+    # Only here and above: names are ASCII as a rule, which has one normal form.
+    import unicodedata
+
+    trimmed = re.sub(_END_SPACES, "", re.sub(_IGNORABLE, "", name))
+    return unicodedata.normalize("NFC", re.sub(_WIDE_SPACE, " ", trimmed))
 
 
 def _canonical_resource(name: str) -> str | None:
@@ -229,10 +238,11 @@ def collides(semantics: SemanticsClass, one: Access, other: Access) -> bool:
 # -- the other names and texts -----------------------------------------------------------------
 
 _EVERYDAY_INSTANCE: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-_WORKSPACE: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_AGENT_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_WORKSPACE: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _IDEMPOTENCY_KEY: Final = re.compile(r"[ -~]+")
 
-assert WORKSPACE_CHARS_MAX == 63  # as the pattern above has it
+assert WORKSPACE_CHARS_MAX == 63 and AGENT_NAME_CHARS_MAX == 64  # as the patterns above have it
 
 
 def check_instance(instance: str) -> None:
@@ -291,7 +301,7 @@ def _check_text(field: str, subject: str, text: str, chars_min: int, chars_max: 
 def _fault_of_text(subject: str, text: str, chars_min: int, chars_max: int) -> str | None:
     if not chars_min <= len(text) <= chars_max:
         return f"{subject} is {chars_min} to {chars_max} characters long, this has {len(text)}."
-    found = _CONTROL.search(text)
+    found = re.search(_CONTROL, text)
     if found is not None:
         return f"{subject} holds no control characters: there is a {_code_point(found[0])}."
     try:
@@ -303,13 +313,26 @@ def _fault_of_text(subject: str, text: str, chars_min: int, chars_max: int) -> s
 
 def check_workspace(name: str) -> None:
     """Accept a workspace's name: 1 to 63 of a-z, 0-9 and '-', no '-' at either end (RFC 1123's labels)."""
-    if _WORKSPACE.fullmatch(name) is None:
+    if re.fullmatch(_WORKSPACE, name) is None:
         small = name.lower() if name.isascii() else ""
         raise NameRefused(
             "workspace",
             f"A workspace's name is 1 to {WORKSPACE_CHARS_MAX} small letters, digits and '-', "
             "with no '-' at either end.",
-            small if _WORKSPACE.fullmatch(small) is not None else None,
+            small if re.fullmatch(_WORKSPACE, small) is not None else None,
+        )
+
+
+def check_agent_name(name: str) -> None:
+    """Accept the name that an agent has on this machine: a part of a file's name, and never a DID.
+
+    1 to 64 letters, digits, dots, underscores and hyphens of ASCII, the first of them a letter or a digit.
+    """
+    if re.fullmatch(_AGENT_NAME, name) is None:
+        raise NameRefused(
+            "agent",
+            f"An agent's name on this machine is 1 to {AGENT_NAME_CHARS_MAX} letters, digits, dots, "
+            "underscores and hyphens, the first a letter or a digit.",
         )
 
 

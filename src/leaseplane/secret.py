@@ -1,6 +1,5 @@
 """A secret: a text that shows itself only where it is asked to."""
 
-import hmac
 from typing import Any
 
 
@@ -26,6 +25,9 @@ class Secret:
         return repr(self)
 
     def __eq__(self, other: object) -> bool:
+        # Seldom compared, and this brings OpenSSL with it.
+        import hmac
+
         return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other._text.encode())
 
     def __hash__(self) -> int:

@@ -10,10 +10,10 @@ import logging
 import os
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from random import Random, SystemRandom
 from typing import Any
 
 from leaseplane.calls import Answered, Call, Dismiss, Done, Item, TakeDeliveries
+from leaseplane.chance import jitter
 from leaseplane.desk import Desk
 from leaseplane.engine import Authority, Decided, Work
 from leaseplane.limits import (
@@ -37,10 +37,10 @@ class Engine(Desk):
         plane: Authority,
         *,
         random_bytes: Callable[[int], bytes] = os.urandom,
-        random: Random | None = None,
+        jitter: Callable[[], float] = jitter,
     ) -> None:
         super().__init__(plane, random_bytes)
-        self._random = random or SystemRandom()
+        self._jitter = jitter
         self._loop: asyncio.AbstractEventLoop
         self._committer = ThreadPoolExecutor(1, "leaseplane-commit")
         self._one_by_one = 0
@@ -198,7 +198,7 @@ class Engine(Desk):
                 path.close()
                 self._fail(DatabaseBusy("other processes keep the database busy; nothing was changed"))
             else:
-                self._loop.call_later(BUSY_RETRY_MS * self._random.uniform(0.5, 1.5) / 1000, self._go_on)
+                self._loop.call_later(BUSY_RETRY_MS * (0.5 + self._jitter()) / 1000, self._go_on)
             return
         commit = self._committer.submit(self._plane.store.commit)
         commit.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._go_on, done.exception()))

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leaseplane.limits import (
+    AGENT_NAME_CHARS_MAX,
     INSTANCE_CHARS_MAX,
     LEASE_MS_MAX,
     LEASE_MS_MIN,
     LEASE_MS_STANDARD,
     WHOLE_NUMBER_MAX,
 )
-from leaseplane.resources import SHARED_READ_STANDARD
+from leaseplane.resources import SHARED_READ_STANDARD, NameRefused, check_agent_name
 from leaseplane.secret import Secret
 from leaseplane.store.folder import default_folder
 
@@ -94,10 +95,8 @@ def _hold_ms_max(text: str) -> int:
 
 
 def _matching(pattern: str, rule: str) -> Callable[[str], str]:
-    compiled = re.compile(pattern)
-
     def read(text: str) -> str:
-        if not compiled.fullmatch(text):
+        if not re.fullmatch(pattern, text):
             raise ValueError(rule)
         return text
 
@@ -155,6 +154,22 @@ def _host_name(text: str) -> str:
     return text.lower()
 
 
+def _agent(text: str) -> str:
+    try:
+        if ":" in text:
+            # Only here: it brings the keys that a DID may hold, and mostly it is a name.
+            from leaseplane.dids import check_actor
+
+            check_actor(text, "agent")
+        else:
+            check_agent_name(text)
+    except NameRefused as refused:
+        raise ValueError(
+            f"must be the name of one of this machine's agents, or a DID. {refused.message}"
+        ) from None
+    return text
+
+
 def _held(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.split("\n") if line)
 
@@ -206,14 +221,12 @@ SETTINGS: Final = (
     Setting(
         "agent",
         "LEASEPLANE_AGENT",
-        "name",
-        "1 to 64 letters, digits, `.`, `_`, `-`; the first no sign",
+        "name or DID",
+        f"1 to {AGENT_NAME_CHARS_MAX} letters, digits, `.`, `_`, `-`, the first no sign; or a DID",
         "default",
-        "Which of this machine's agents is asking.",
-        _matching(
-            r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
-            "must be 1 to 64 letters, digits, dots, underscores and hyphens, the first no sign",
-        ),
+        "Who is asking: one of this machine's agents (`leaseplane agent create` makes them; `default` is "
+        "made when it is first needed), or a DID, of which no key is looked for.",
+        _agent,
     ),
     Setting(
         "instance",

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-_TIMES = frozenset({"grantedAt", "expiresAt", "since", "lastAskedAt", "at", "createdAt"})
+_TIMES = frozenset({"grantedAt", "expiresAt", "heldSince", "since", "lastAskedAt", "at", "createdAt"})
 _NUMBERS = frozenset({"fence", "retryAfterMs"})
 _LEASE_ID = re.compile(r"lease-[0-9a-f]+")
 

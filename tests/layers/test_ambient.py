@@ -10,7 +10,7 @@ import leaseplane
 
 PACKAGE = Path(leaseplane.__file__).parent
 
-READS_THE_ENVIRONMENT = {"__main__.py", "settings.py"}
+READS_THE_ENVIRONMENT = {"settings.py", "surfaces/cli/program.py"}
 READS_A_CLOCK_OR_WAITS = {
     "__main__.py",
     "clock.py",

@@ -57,7 +57,7 @@ class Waiting:
     def __init__(self, at: int = 0, act: Callable[[], object] = lambda: None) -> None:
         self.sleeps: list[float] = []
         self.at, self.act = at, act
-        self.patience = Patience(Random(7), self.sleep, lambda: sum(self.sleeps))
+        self.patience = Patience(Random(7).random, self.sleep, lambda: sum(self.sleeps))
 
     def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)

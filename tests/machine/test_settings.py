@@ -8,6 +8,7 @@ from leaseplane.secret import Secret
 from leaseplane.settings import SETTINGS, SettingRefused, Settings, read_settings, render_settings
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "settings.md"
+DID = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 HOME = {"HOME": "/home/a"}
 
 
@@ -24,6 +25,7 @@ def test_nothing_set_means_the_defaults() -> None:
         agent="default",
         instance=None,
         held=(),
+        held_leases=(),
         lease_ms=None,
         shared_read=None,
         hold_ms_max=None,
@@ -49,6 +51,7 @@ def test_everything_can_be_set() -> None:
         AGENT="build-1",
         INSTANCE="p.1",
         HELD="lock:a, b\nfile:c",
+        HELD_LEASES="7 lease-7\n8 lease-8",
         LEASE_MS="1000",
         SHARED_READ="file, wiki,file",
         HOLD_MS_MAX="60000",
@@ -65,6 +68,7 @@ def test_everything_can_be_set() -> None:
         agent="build-1",
         instance="p.1",
         held=("lock:a, b", "file:c"),
+        held_leases=((7, "lease-7"), (8, "lease-8")),
         lease_ms=1_000,
         shared_read=("file", "wiki"),
         hold_ms_max=60_000,
@@ -90,6 +94,7 @@ def test_everything_can_be_set() -> None:
         *(("URL", text) for text in ("http://a:b", "http://a#b", "http://a b", "http://[::1")),
         ("PUBLIC_URL", "plane"),
         *(("AGENT", text) for text in ("../x", ".hidden", "a/b", "a" * 65, "ä", "a\n")),
+        *(("AGENT", text) for text in ("a:b", "did:", "did:key:z6Mk", "did:key:agent", "did:web:a/b")),
         *(("INSTANCE", text) for text in ("a" * 65, "a\tb")),
         *(("SHARED_READ", text) for text in ("File", "1a", "a b")),
         *(("ALLOW_HOSTS", text) for text in ("http://a", "a/b", "*")),
@@ -104,6 +109,11 @@ def test_what_cannot_be_is_refused_naming_variable_and_value(name: str, text: st
         read(**{name: text})
     assert str(caught.value).startswith(f"LEASEPLANE_{name}=")
     assert " must " in str(caught.value)
+
+
+@pytest.mark.parametrize("agent", ["a", "a" * 64, "Build-1.x_y", "did:web:example.com", DID])
+def test_an_agent_is_a_name_or_a_did(agent: str) -> None:
+    assert read(AGENT=agent).agent == agent
 
 
 def test_a_cap_below_one_lease_is_refused() -> None:
@@ -155,3 +165,12 @@ def test_a_password_in_a_url_is_not_repeated(variable: str) -> None:
     with pytest.raises(SettingRefused) as refused:
         read_settings({variable: "https://ada:hunter2@plane.example:7411"})
     assert "hunter2" not in str(refused.value) and "plane.example" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("held", "leases"),
+    [("lock:a", "7 lease-7\n8 lease-8"), ("", "7 lease-7"), ("lock:a", "lease-7"), ("lock:a", "0 lease-7")],
+)
+def test_what_is_held_outside_has_a_lease_for_each_line(held: str, leases: str) -> None:
+    with pytest.raises(SettingRefused, match="LEASEPLANE_HELD_LEASES"):
+        read_settings({"HOME": "/", "LEASEPLANE_HELD": held, "LEASEPLANE_HELD_LEASES": leases})

@@ -91,7 +91,7 @@ def test_the_wheel_holds_every_module_the_types_and_the_licence(tmp_path: Path) 
     files = set(files_under(ROOT / "src")) | {f"leaseplane/{name}" for name in files_under(ROOT, "examples")}
     assert "leaseplane/py.typed" in files
     # The demo plays the examples, so they are shipped with it.
-    files |= {f"leaseplane/examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    files |= {f"leaseplane/examples/{path.name}" for path in (ROOT / "examples").iterdir() if path.is_file()}
     assert files <= held
     assert [name for name in held if name.endswith("licenses/LICENSE")]
     # Nothing but the package and what describes it.

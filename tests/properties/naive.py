@@ -147,6 +147,7 @@ class Room:
         if holders:
             first = holders[0]
             members = {"holder": first.who[0], "expiresAt": stamp(first.ends_wall)}
+            members |= {"heldSince": stamp(first.granted_wall)}
             members |= {"instance": first.who[1]} if first.who[1] else {}
             members |= {"note": first.note} if first.note is not None else {}
             members |= {"holders": [x.who[0] for x in everyone]} if len(everyone) > 1 else {}

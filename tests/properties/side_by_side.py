@@ -156,7 +156,7 @@ class SideBySide(RuleBasedStateMachine):
         if "broken" in body:
             body["broken"] = [(row["resource"], row["holder"], row.get("instance")) for row in body["broken"]]
             body = without(body, "resource")
-        return {"status": answer.status, **without(body, "expiresAt")}
+        return {"status": answer.status, **without(body, "expiresAt", "heldSince")}
 
     def learn(self, real: Answer, model: Answer) -> None:
         """Match ids, fences and times of an answer that is the same otherwise."""
@@ -169,7 +169,7 @@ class SideBySide(RuleBasedStateMachine):
             (real.body, model.body),
             (real.body.get("lease", {}), model.body.get("lease", {})),
         ):
-            for member in ("grantedAt", "expiresAt"):
+            for member in ("grantedAt", "expiresAt", "heldSince"):
                 if member in one and member in other:
                     self.match_times(one[member], other[member])
 

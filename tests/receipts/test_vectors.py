@@ -1,13 +1,16 @@
 """The published vectors: what is a receipt, and for everything that is none, why."""
 
 import json
+from collections.abc import Iterator
 from typing import Any, get_args
 
+import msgspec
+import msgspec.inspect
 import pytest
 from tests.receipts import make_vectors
 
 from leaseplane.receipts import verify
-from leaseplane.receipts.profile import AUTHS, STATEMENTS, LeaseRefusalCode, ReleaseRefusalCode
+from leaseplane.receipts.profile import AUTHS, GRAMMAR, STATEMENTS, LeaseRefusalCode, ReleaseRefusalCode
 
 
 def vectors(name: str) -> list[dict[str, Any]]:
@@ -84,3 +87,19 @@ def test_there_is_a_bad_one_for_each_check() -> None:
 def test_names_are_given_once() -> None:
     names = [vector["name"] for vector in GOOD + BAD]
     assert len(names) == len(set(names))
+
+
+def texts_of(kind: type) -> Iterator[str]:
+    """The members of a statement, however deep, that are strings and no fixed words."""
+    for field in msgspec.structs.fields(kind):
+        described = msgspec.inspect.type_info(field.type)
+        alternatives = described.types if isinstance(described, msgspec.inspect.UnionType) else (described,)
+        for alternative in alternatives:
+            if isinstance(alternative, msgspec.inspect.StrType):
+                yield field.encode_name
+            elif isinstance(alternative, msgspec.inspect.StructType):
+                yield from texts_of(alternative.cls)
+
+
+def test_every_text_of_a_statement_has_a_grammar() -> None:
+    assert {name for kind in STATEMENTS.values() for name in texts_of(kind)} == set(GRAMMAR)

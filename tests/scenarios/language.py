@@ -26,6 +26,8 @@ from typing import Any, Final, TypeAlias
 from tests.scenarios.agents import did
 from tests.scenarios.world import Capability
 
+from leaseplane.limits import PARK_MS_MAX
+
 
 class NotUnderstoodError(Exception):
     """A line that is no sentence of the language."""
@@ -524,6 +526,19 @@ def protect(text: str) -> str:
     return re.sub(r'"(?:[^"\\]|\\.)*"', lambda m: m[0].replace("  ", "\0"), text)
 
 
+def is_raw(name: str, value: Any) -> bool:
+    """Whether a client that has a parameter for each member would not send this."""
+    match name, value:
+        case "note" | "reason" | "instance" | "leaseId", str():
+            return False
+        case "access", "read" | "write" | "delete":
+            return False
+        case "maxWaitMs", int() if not isinstance(value, bool):
+            return not 0 <= value <= PARK_MS_MAX
+        case _:
+            return True
+
+
 def needs_of(step: Step) -> list[Capability]:
     command, needs = step.command, list[Capability]()
     if isinstance(command, Send):
@@ -533,6 +548,7 @@ def needs_of(step: Step) -> list[Capability]:
         needs += ["break"] if command.op == "break" else []
         needs += ["instance"] if command.who and command.who.instance else []
         needs += ["lease_id"] if command.op == "release" and command.lease else []
+        needs += ["raw"] if any(is_raw(*member) for member in command.members.items()) else []
     if isinstance(command, Happening):
         whole: dict[str, Capability] = {
             "kill": "kill_parker",

@@ -103,6 +103,7 @@ def check_always(answer: Answer) -> None:
             f"retryAfterMs {body['retryAfterMs']} at {position}",
         )
         check(("holder" in body) == ("expiresAt" in body), "holder and expiresAt stand together")
+        check(("holder" in body) == ("heldSince" in body), "holder and heldSince stand together")
     if word == "deadlock":
         cycle = body["cycle"]
         check(len(cycle) >= 2, "a cycle of one")

@@ -22,6 +22,7 @@ Capability: TypeAlias = Literal[
     "break",  # the operator ends a lease
     "instance",  # the world's caller may name its instance
     "lease_id",  # a release may name the lease
+    "raw",  # members and values that no client of ours would send
 ]
 
 TERM_MS: Final = 30_000

@@ -6,7 +6,7 @@ a parked request keep their chance for as long as they were told to stay away an
 then, or as soon as anyone else asks, the parked one is served.
 """
 
-import zlib
+import binascii
 from typing import Final
 
 import msgspec
@@ -53,7 +53,7 @@ def retry_after_ms(position: int, jti: str) -> int:
     starve. The spread is drawn from the receipt's random id, so that the rules stay free of chance.
     """
     base_ms = wait_ms(position)
-    return base_ms * 3 // 4 + zlib.crc32(jti.encode()) % (base_ms // 2 + 1)
+    return base_ms * 3 // 4 + binascii.crc32(jti.encode()) % (base_ms // 2 + 1)
 
 
 _STRENGTH: Final[dict[Access, int]] = {"read": 0, "write": 1, "delete": 2}

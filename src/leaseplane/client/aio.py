@@ -86,8 +86,10 @@ async def run(steps: Generator[Step, Event, T], channel: Channel, clock: Clock) 
                         cancelled = error
                         if isinstance(step, Send | Pause):
                             event = INTERRUPTED
+                            doing.cancel()
                             break
-            if event is None and doing.result():
+            # Cancelled itself where its loop ends: then this step has no outcome.
+            if event is None and not doing.cancelled() and doing.result():
                 match step:
                     case Send() | Join():
                         assert sent is not None

@@ -90,7 +90,8 @@ Event: TypeAlias = tuple[Answer | Failure | Interruption | None, int]
 class Chance(msgspec.Struct, frozen=True):
     """What the world gives to those who ask: fresh keys, and jitter between 0 and 1."""
 
-    key: Callable[[], str]
+    key: Callable[[], str | None]
+    """None where a repeat needs none: an embedded plane knows the holder of its own grant again."""
     jitter: Callable[[], float]
 
 
@@ -124,8 +125,8 @@ class Won(msgspec.Struct, frozen=True):
 def asking_once(request: Request, now_boot_ms: int, chance: Chance) -> Generator[Step, Event, Answer]:
     """Send one request, and again under the same key while nobody can tell what came of it.
 
-    Raises the failure, at once where for certain nothing happened. When interrupted it returns what
-    cannot be told any more as `OutcomeUnknown`.
+    Raises the failure, at once where for certain nothing happened. When interrupted it hangs up, so that a
+    request that is parked is withdrawn, and lets go of a new lease that was granted in that very moment.
     """
     started_ms, tries = now_boot_ms, 0
     while True:
@@ -138,6 +139,7 @@ def asking_once(request: Request, now_boot_ms: int, chance: Chance) -> Generator
             case AuthorityUnavailable() | OutcomeUnknown():
                 failure = event
             case _:
+                yield from _hanging_up(request, chance)
                 raise OutcomeUnknown("given up before there was an answer")
         may_repeat = request.idempotency_key is not None or request.operation.read_only
         if (
@@ -150,6 +152,17 @@ def asking_once(request: Request, now_boot_ms: int, chance: Chance) -> Generator
         event, now_boot_ms = yield Pause(_stand_back_ms(tries, chance))
         if event is INTERRUPTED:
             raise failure
+
+
+def _hanging_up(request: Request, chance: Chance) -> Generator[Step, Event, None]:
+    yield HangUp()
+    event, _ = yield Join(CLEAN_UP_MS_MAX)
+    if request.operation is not LEASE or not isinstance(event, Answer) or event.status != 200:
+        return
+    grant = Granted(event.status, event.body, body_of(event.body))
+    if not grant.renewed:
+        named = {name: request.members[name] for name in ("resource", "actorDid")}
+        yield Aside(Request(RELEASE, named | {"leaseId": grant.lease_id}, chance.key()), CLEAN_UP_MS_MAX)
 
 
 def failure_in(answer: Answer) -> Failure | None:

@@ -12,9 +12,9 @@ from weakref import WeakSet
 
 import msgspec
 
+from leaseplane.chance import jitter
 from leaseplane.client.asking import Chance, Wish
-from leaseplane.client.channel import Channel, Request
-from leaseplane.client.keeper import Keeper, Kept
+from leaseplane.client.channel import Channel, PlaneClosed, Request
 from leaseplane.client.outcomes import LeaseHeld
 from leaseplane.clock import Clock, SystemClock
 from leaseplane.limits import INSTANCE_CHARS_MAX
@@ -24,21 +24,22 @@ from leaseplane.secret import Secret
 from leaseplane.settings import SettingRefused, Settings, read_setting, settings_of_environment
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    from leaseplane.store.folder import DataFolder
+    from leaseplane.client.keeper import Keeper, Kept
 
 _OWN_BYTES: Final = 4
+_KEY_BYTES: Final = 16
 _LEASE_DIGITS: Final = 12
 """What is kept free for the number of a lease behind an instance."""
 
 _callers: "WeakSet[Caller]" = WeakSet()
 
 
-def chance() -> Chance:
-    """The kernel's randomness."""
-    return Chance(lambda: os.urandom(16).hex(), lambda: int.from_bytes(os.urandom(2)) / 0x10000)
+def _fresh_key() -> str:
+    return os.urandom(_KEY_BYTES).hex()
+
+
+def _no_key() -> None:
+    return None
 
 
 def instance_within(outer: str | None, own: str) -> str:
@@ -54,6 +55,10 @@ def instance_within(outer: str | None, own: str) -> str:
         return whole
     root = outer.partition(".")[0]
     return f"{root}.{own}" if len(root) + 1 + len(own) <= INSTANCE_CHARS_MAX else root
+
+
+class WorkspaceUnknown(SettingRefused):
+    """The data folder has no workspace of that name."""
 
 
 class Caller:
@@ -73,12 +78,15 @@ class Caller:
         clock: Clock | None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.chance = chance()
-        self._decides_here = decides_here
         self.settings = _overridden(settings or settings_of_environment(), url, api_key, data, agent)
+        # A record of each answer would be one more row for each ask of an embedded plane, for nothing.
+        key = _no_key if self.settings.url is None else _fresh_key
+        self.chance = Chance(key, jitter)
+        self._decides_here = decides_here
         if workspace is not None and self.settings.url is not None:
             raise SettingRefused("at a URL the API key says the workspace; leave workspace out")
         self._workspace = workspace
+        self._actor: str | None = None
         self._outer = instance or self.settings.instance
         self.closed = False
         self._opened()
@@ -90,7 +98,6 @@ class Caller:
         self._leases = 0
         self._keeper: Keeper | None = None
         self._channel: Channel | None = None
-        self.actor: str
         if self.settings.url is None:
             self._channel = self._open_local()
         else:
@@ -108,11 +115,6 @@ class Caller:
             _check_workspace(self.settings, workspace)
         authority = Authority.open(self.settings, self.clock)
         engine = EmbeddedEngine(authority)
-        try:
-            self.actor = _did_of(self.settings.agent, authority.folder)
-        except BaseException:
-            engine.close()
-            raise
         principal = Principal(workspace, "local", credential="local")
         return LocalChannel(engine, principal, decides_here=self._decides_here)
 
@@ -122,8 +124,8 @@ class Caller:
         from leaseplane.store.folder import DataFolder
 
         folder = DataFolder(self.settings.data)
-        self.actor = _did_of(self.settings.agent, folder)
-        return RemoteChannel(url, credential_for(self.settings, folder, self.settings.agent))
+        credential = credential_for(self.settings, folder, self.settings.agent)
+        return RemoteChannel(url, credential, clock=self.clock)
 
     # -- for the loops -------------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ class Caller:
     def channel(self) -> Channel:
         """The way to the plane, opened anew in a forked child."""
         if self.closed:
-            raise RuntimeError("this plane is closed")
+            raise PlaneClosed
         if self._channel is None:
             self._opened()
         assert self._channel is not None
@@ -142,10 +144,20 @@ class Caller:
         return self._channel is channel
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> "Keeper":
         if self._keeper is None:
+            # Only here: whoever asks once keeps nothing.
+            from leaseplane.client.keeper import Keeper
+
             self._keeper = Keeper(self.channel, self.clock, self.chance.jitter)
         return self._keeper
+
+    @property
+    def actor(self) -> str:
+        """The DID that asks: of a local agent, its key is read, or made, when this is first looked at."""
+        if self._actor is None:
+            self._actor = _did_of(self.settings.agent, self.settings.data)
+        return self._actor
 
     def now_boot_ms(self) -> int:
         return self.clock.now().boot_ms
@@ -184,8 +196,8 @@ class Caller:
         return settings.held_leases[settings.held.index(resource)]
 
     def request(self, operation: Operation, idempotency_key: str | None = None, **members: object) -> Request:
-        """One request of the contract; members that are None are left out, and it gets a fresh key where it
-        is given none."""
+        """One request of the contract; members that are None are left out, and it gets a key where it is
+        given none and needs one."""
         given = {name: value for name, value in members.items() if value is not None}
         key = idempotency_key or self.chance.key() if operation.keyed else None
         return Request(operation, given, key)
@@ -241,7 +253,7 @@ class Caller:
         if self._channel is not None:
             self._channel.close()
 
-    def stop_keeping(self) -> list[Kept]:
+    def stop_keeping(self) -> "list[Kept]":
         """Renew nothing any more. Answers what is still held."""
         return [] if self._keeper is None else self._keeper.close()
 
@@ -276,20 +288,21 @@ def _overridden(
     if url is not None:
         changes["url"] = read_setting("url", url)
     if agent is not None:
-        changes["agent"] = agent if ":" in agent else read_setting("agent", agent)
+        changes["agent"] = read_setting("agent", agent)
     if api_key is not None:
         changes["api_key"] = api_key if isinstance(api_key, Secret) else read_setting("api_key", api_key)
     return msgspec.structs.replace(settings, **changes)
 
 
-def _did_of(agent: str, folder: "DataFolder") -> str:
+def _did_of(agent: str, data: Path) -> str:
     """The DID that is meant: the agent is one, or the name of one of this machine's."""
     if ":" in agent:
         return agent
-    from leaseplane.identity.agents import agent_named
+    from leaseplane.identity.agents import DEFAULT_AGENT, agent_named
+    from leaseplane.store.folder import DataFolder
 
     # The one that nobody has to name is made when it is first needed; a mistyped name is no new agent.
-    return agent_named(folder, agent, make=agent == "default", random_bytes=os.urandom).did
+    return agent_named(DataFolder(data), agent, make=agent == DEFAULT_AGENT, random_bytes=os.urandom).did
 
 
 def _check_workspace(settings: Settings, workspace: str) -> None:
@@ -299,8 +312,9 @@ def _check_workspace(settings: Settings, workspace: str) -> None:
     registry = open_registry(DataFolder.open(settings.data), os.urandom)
     try:
         if all(known.name != workspace for known in registry.workspaces()):
-            raise SettingRefused(
-                f"there is no workspace {workspace!r}; `leaseplane workspace create` makes one"
+            raise WorkspaceUnknown(
+                f"there is no workspace {workspace!r}; `leaseplane workspace list` shows what there is, and "
+                "`leaseplane workspace create` makes one"
             )
     finally:
         registry.close()

@@ -49,11 +49,21 @@ class Sent(Protocol):
         ...
 
 
+class PlaneClosed(RuntimeError):
+    """It was closed, by its own program."""
+
+    def __init__(self) -> None:
+        super().__init__("this plane is closed")
+
+
 class Channel(Protocol):
     """A way to one authority, for use from any thread."""
 
     def send(self, request: Request, *, timeout_ms: int) -> Sent:
-        """Send it. It fails where no answer has come `timeout_ms` after the time that it may be parked."""
+        """Send it. It fails where no answer has come `timeout_ms` after the time that it may be parked.
+
+        Raises `PlaneClosed` after `close`.
+        """
         ...
 
     def close(self) -> None:

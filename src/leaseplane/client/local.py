@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from leaseplane.answers import Rendered, refuse
-from leaseplane.client.channel import Answer, Request
+from leaseplane.client.channel import Answer, PlaneClosed, Request
 from leaseplane.embedded import Asked, EmbeddedEngine
 from leaseplane.model import Principal, RequestFacts
 from leaseplane.operations import RequestRefused
 from leaseplane.promise import Promise
-from leaseplane.receipts.canonical import digest_of_arguments
+from leaseplane.receipts.canonical import encode_answer, sha256_hex
 from leaseplane.resources import NameRefused
 
 
@@ -26,15 +26,17 @@ class LocalChannel:
 
     def send(self, request: Request, *, timeout_ms: int) -> "LocalSent | AnsweredAtOnce":
         """Ask. A refusal of the request itself is an answer, as over HTTP; there is nothing to time out."""
+        if self._engine.is_closed:
+            raise PlaneClosed
         operation = request.operation
         try:
             command = operation.read(request.members)
         except (RequestRefused, NameRefused) as refused:
             return _refused(refuse("invalid_request", refused.message, field=refused.field))
-        facts = RequestFacts(operation.method, operation.tool, digest_of_arguments(request.members))
-        # No Idempotency-Key goes with it: a repeat by the same instance is a renewal of its own lease, and
-        # a record of each answer would be one more row for each.
-        asked = self._engine.ask(self._principal, command, facts, here=self._decides_here)
+        facts = RequestFacts(operation.method, operation.tool, sha256_hex(encode_answer(request.members)))
+        asked = self._engine.ask(
+            self._principal, command, facts, request.idempotency_key, here=self._decides_here
+        )
         return LocalSent(asked)
 
     def close(self) -> None:

@@ -5,16 +5,16 @@ canonical for everything that an answer can hold (tests/receipts/test_canonical.
 `read_strict` followed by `canonical_form` is what a verifier does with a body of unknown origin.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
 import msgspec
-import rfc8785
+from cryptography.hazmat.primitives.hashes import SHA256, Hash
 
 from leaseplane import limits
+
+_SHA256: Final = SHA256()
 
 encode_answer: Final[Callable[[object], bytes]] = msgspec.json.Encoder(order="sorted").encode
 """The RFC 8785 form of an answer of the plane.
@@ -37,8 +37,8 @@ class NotCanonicalizable(ValueError):
 
 # A string that is never closed matches up to the end, so that no quote is looked at twice: the
 # search is linear, whatever the text.
-_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
-_SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
+_BRACKETS: Final = r'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?|[\[\]{}]'
+_SURROGATE_ESCAPE: Final = r"\\u[dD][89abAB]|\\u[dD][c-fC-F]"
 
 
 def _one_value_per_name(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -76,7 +76,7 @@ def nests_deeper_than(text: str, depth_max: int) -> bool:
     if text.count("{") + text.count("[") <= depth_max:
         return False
     depth = 0
-    for match in _BRACKETS.finditer(text):
+    for match in re.finditer(_BRACKETS, text, re.DOTALL):
         bracket = match.group()
         if bracket in "[{":
             depth += 1
@@ -94,6 +94,9 @@ def read_strict(data: bytes, *, floats: bool = True, depth_max: int = limits.JSO
     members, NaN and infinities, whole numbers of 2^53 and more, lone surrogates, nesting deeper
     than `depth_max`, and with `floats=False` every number that is not written as a whole one.
     """
+    # Here and below: a plane that answers has no need of the modules that a verifier needs.
+    import json
+
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -111,7 +114,7 @@ def read_strict(data: bytes, *, floats: bool = True, depth_max: int = limits.JSO
         )
     except json.JSONDecodeError:
         raise NotStrictJson("it is not JSON") from None
-    if _SURROGATE_ESCAPE.search(text):
+    if re.search(_SURROGATE_ESCAPE, text):
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
@@ -128,6 +131,8 @@ def canonical_form(value: object) -> bytes:
     Raises NotCanonicalizable for what has none: NaN, infinities, whole numbers of 2^53 and more,
     lone surrogates, member names that are not strings, and types that JSON does not know.
     """
+    import rfc8785
+
     try:
         return rfc8785.dumps(value)  # type: ignore[arg-type]  # it checks the types itself, and raises
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as refused:
@@ -147,9 +152,16 @@ def _as_doubles(value: object) -> object:
 # -- digests -----------------------------------------------------------------------------------
 
 
+def sha256(data: bytes) -> bytes:
+    """SHA-256, by the library that signs: `hashlib` would load OpenSSL a second time."""
+    digest = Hash(_SHA256)
+    digest.update(data)
+    return digest.finalize()
+
+
 def sha256_hex(data: bytes) -> str:
     """SHA-256 in lower-case hex, the form of every digest in a receipt."""
-    return hashlib.sha256(data).hexdigest()
+    return sha256(data).hex()
 
 
 def digest_of_answer(body: bytes) -> str:

@@ -1,6 +1,7 @@
 """Writing receipts: typed facts in, a compact JWS (RFC 7515, RFC 8037) out."""
 
 import re
+from typing import Final
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -10,7 +11,7 @@ from leaseplane.receipts import base64url
 from leaseplane.receipts.jwk import ed25519_thumbprint
 from leaseplane.receipts.profile import ALGORITHM, RECEIPT_TYPE, VERSION, Statement
 
-_ISSUER = re.compile(r"[a-z][a-z0-9+.-]*:[!-~]+")
+_ISSUER: Final = r"[a-z][a-z0-9+.-]*:[!-~]+"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -20,7 +21,7 @@ class RetiredKey(Exception):
 
 def check_issuer(issuer: str) -> str:
     """The issuer, if it is a URI of at most RECEIPT_ISSUER_CHARS_MAX ASCII characters; else ValueError."""
-    if len(issuer) > limits.RECEIPT_ISSUER_CHARS_MAX or not _ISSUER.fullmatch(issuer):
+    if len(issuer) > limits.RECEIPT_ISSUER_CHARS_MAX or not re.fullmatch(_ISSUER, issuer):
         raise ValueError(
             "the issuer has to be a URI such as urn:leaseplane:… or https://plane.example, "
             f"of at most {limits.RECEIPT_ISSUER_CHARS_MAX} ASCII characters"

@@ -1,11 +1,10 @@
 """Ed25519 public keys as JSON Web Keys (RFC 8037), and their thumbprints (RFC 7638)."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Final
 
 from leaseplane.receipts import base64url
-from leaseplane.receipts.canonical import canonical_form
+from leaseplane.receipts.canonical import encode_answer, sha256
 
 _FIELD_PRIME: Final = 2**255 - 19
 _SIGN_BIT: Final = 1 << 255
@@ -25,7 +24,7 @@ class UnusableKey(ValueError):
 
 def thumbprint(required_members: Mapping[str, str]) -> str:
     """The RFC 7638 thumbprint, by SHA-256, of a key given by its required members alone."""
-    digest = hashlib.sha256(canonical_form(dict(required_members))).digest()
+    digest = sha256(encode_answer(dict(required_members)))
     return base64url.encode(digest).decode("ascii")
 
 

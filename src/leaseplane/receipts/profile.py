@@ -24,30 +24,39 @@ VERSION: Final = 1
 LeaseRefusalCode: TypeAlias = Literal["lease_held", "deadlock", "stale_lease"]
 ReleaseRefusalCode: TypeAlias = Literal["not_held", "not_holder", "stale_lease"]
 
-Issuer = Annotated[
-    str, Meta(pattern=r"\A[a-z][a-z0-9+.-]*:[!-~]+\Z", max_length=limits.RECEIPT_ISSUER_CHARS_MAX)
-]
-Id = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:-]+\Z", max_length=limits.JTI_CHARS_MAX)]
-LeaseId = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:-]+\Z", max_length=limits.LEASE_ID_CHARS_MAX)]
+Issuer = Annotated[str, Meta(max_length=limits.RECEIPT_ISSUER_CHARS_MAX)]
+Id = Annotated[str, Meta(max_length=limits.JTI_CHARS_MAX)]
+LeaseId = Annotated[str, Meta(max_length=limits.LEASE_ID_CHARS_MAX)]
 Seconds = Annotated[int, Meta(ge=0, le=limits.WHOLE_NUMBER_MAX)]
 Fence = Annotated[int, Meta(ge=1, le=limits.WHOLE_NUMBER_MAX)]
-Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-Method = Annotated[str, Meta(pattern=r"\A[A-Za-z]+(/[a-z]+)?\Z", max_length=32)]
-Path = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(/[!-\"$->@-~]*|coordination(\.[a-z]+)+)\Z",
-        max_length=limits.RECEIPT_PATH_CHARS_MAX,
-    ),
-]
+Digest: TypeAlias = str
+Method = Annotated[str, Meta(max_length=32)]
+Path = Annotated[str, Meta(max_length=limits.RECEIPT_PATH_CHARS_MAX)]
 """The path of a URL without query or fragment, or the dotted name of a tool."""
-Instant = Annotated[
-    str,
-    Meta(pattern=r"\A[0-9]{4}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z\Z"),
-]
-Name = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z")]
+Instant: TypeAlias = str
+Name: TypeAlias = str
 """A name of the plane. Its grammar was checked when the plane took it; here only what could
 mislead a reader of the verdict is refused. Its bound is in bytes and stands in `_BYTES_MAX`."""
+
+_ISSUER: Final = r"\A[a-z][a-z0-9+.-]*:[!-~]+\Z"
+_ID: Final = r"\A[A-Za-z0-9_.:-]+\Z"
+_NAME: Final = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z"
+_INSTANT: Final = r"\A[0-9]{4}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z\Z"
+# In the types, msgspec would compile them for everyone who signs, and only readers need them.
+GRAMMAR: Final[Mapping[str, str]] = {
+    "jti": _ID,
+    "workspace": _NAME,
+    "actorDid": _NAME,
+    "resource": _NAME,
+    "leaseId": _ID,
+    "grantedAt": _INSTANT,
+    "expiresAt": _INSTANT,
+    "method": r"\A[A-Za-z]+(/[a-z]+)?\Z",
+    "path": r"\A(/[!-\"$->@-~]*|coordination(\.[a-z]+)+)\Z",
+    "digest": r"\A[0-9a-f]{64}\Z",
+}
+"""How the texts of a statement are spelled: every member that is a string and no fixed word, by its name,
+which means the same wherever it stands."""
 
 _BYTES_MAX: Final[Mapping[str, int]] = {
     "workspace": limits.WORKSPACE_CHARS_MAX * 4,
@@ -198,6 +207,18 @@ def _instant_exists(instant: str) -> bool:
     return True
 
 
+def _check_spelling(members: Mapping[str, object], place: str = "") -> None:
+    for name, value in members.items():
+        if isinstance(value, dict):
+            _check_spelling(value, f"{name}.")
+        elif isinstance(value, str) and (pattern := GRAMMAR.get(name)) and not re.search(pattern, value):
+            raise OutsideProfile(f"{_not_spelled(pattern)} ({place}{name})")
+
+
+def _not_spelled(pattern: str) -> str:
+    return f"Expected `str` matching regex {pattern!r}"
+
+
 def read_payload(payload: bytes) -> Payload:
     """What the payload of a receipt states.
 
@@ -218,9 +239,12 @@ def read_payload(payload: bytes) -> Payload:
         raise OutsideProfile("its op and outcome do not go together")
     try:
         issuer = msgspec.convert(members.pop("iss", None), Issuer)
+        if re.search(_ISSUER, issuer) is None:
+            raise OutsideProfile(_not_spelled(_ISSUER))
         statement = msgspec.convert(members, STATEMENTS[op, outcome])
     except msgspec.ValidationError as refused:
         raise OutsideProfile(re.sub(r" - at `\$\.?(.*)`\Z", r" (\1)", str(refused))) from None
+    _check_spelling(members)
     # Members with one possible value have it as their default: a payload that leaves one out
     # would be filled in above. What comes back differs from what came in then.
     if msgspec.to_builtins(statement) != members:

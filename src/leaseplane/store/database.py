@@ -25,11 +25,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random, SystemRandom
 from typing import Final, TypeVar
 
 import msgspec
 
+from leaseplane.chance import jitter
 from leaseplane.limits import (
     BUSY_GIVE_UP_MS,
     BUSY_RETRY_MS,
@@ -98,14 +98,15 @@ class Patience(msgspec.Struct, frozen=True):
     what took them 1.1 s so.
     """
 
-    random: Random
+    jitter: Callable[[], float]
+    """From 0 to below 1."""
     sleep: Callable[[float], None]
     monotonic: Callable[[], float]
     give_up_ms: float = BUSY_GIVE_UP_MS
 
 
 # The system's generator has no state that forked children would share and then retry in step.
-PATIENCE: Final = Patience(SystemRandom(), time.sleep, time.monotonic)
+PATIENCE: Final = Patience(jitter, time.sleep, time.monotonic)
 
 
 class Database(sqlite3.Connection):
@@ -427,7 +428,7 @@ def _wait_a_little(started: float, patience: Patience, cause: Exception | None) 
         raise DatabaseBusy(
             f"the database has been busy for {patience.give_up_ms:.0f} ms; nothing was changed, ask again"
         ) from cause
-    patience.sleep(BUSY_RETRY_MS * patience.random.uniform(0.5, 1.5) / 1_000)
+    patience.sleep(BUSY_RETRY_MS * (0.5 + patience.jitter()) / 1_000)
 
 
 def _primary_code(error: sqlite3.Error) -> int | None:

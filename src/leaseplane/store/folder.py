@@ -52,7 +52,7 @@ class DataFolder(msgspec.Struct, frozen=True):
         path = path.absolute()
         folder = DataFolder(path)
         for place in (path, folder.keys, folder.processes):
-            _make_private(place)
+            make_private(place)
         return folder
 
     @property
@@ -66,6 +66,10 @@ class DataFolder(msgspec.Struct, frozen=True):
     @property
     def processes(self) -> Path:
         return self.path / "processes"
+
+    @property
+    def agents(self) -> Path:
+        return self.path / "agents"
 
     @property
     def api_key(self) -> Path:
@@ -127,7 +131,11 @@ class ServerOwnership:
             self._lock.close()
 
 
-def _make_private(path: Path) -> None:
+def make_private(path: Path) -> None:
+    """Make a folder that only its owner can write to (mode 0700), or see that what is there is one.
+
+    Raises what `DataFolder.open` does.
+    """
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

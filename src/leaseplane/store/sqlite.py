@@ -9,8 +9,9 @@ trusted.
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -41,10 +42,17 @@ from leaseplane.store.schema import APPLICATION_ID, MIGRATIONS
 
 _pack = msgspec.msgpack.Encoder().encode
 _pack_event = msgspec.json.Encoder().encode
-_parked_of = msgspec.msgpack.Decoder(tuple[Parked, ...]).decode
-_lease_of = msgspec.msgpack.Decoder(Lease).decode
-_record_of = msgspec.msgpack.Decoder(IdempotencyRecord).decode
-_delivery_of = msgspec.msgpack.Decoder(Delivery).decode
+_Kept = TypeVar("_Kept")
+
+
+@cache
+def _decoder(kept: type[_Kept]) -> msgspec.msgpack.Decoder[_Kept]:
+    """What reads a blob of this type. Made on first use: most of what holds an outcome is never read in a
+    process that asks once, and a decoder of every outcome takes a millisecond to make."""
+    return msgspec.msgpack.Decoder(kept)
+
+
+_REQUESTS = tuple[Parked, ...]
 
 _LEASE_COLUMNS = (
     "workspace, resource, actor, instance, lease_id, access, fence, granted_wall_ms, granted_boot_ms, "
@@ -172,7 +180,7 @@ class SqliteStore:
         rows = self._connection.execute(
             "DELETE FROM deliveries WHERE process_id = ? RETURNING delivery", (self._process_id,)
         ).fetchall()
-        return [_delivery_of(row[0]) for row in rows]
+        return [_decoder(Delivery).decode(row[0]) for row in rows]
 
     def has_deliveries(self) -> bool:
         """Whether there are any for this process. May be asked outside a transaction."""
@@ -200,7 +208,7 @@ class SqliteStore:
             "SELECT workspace, resource, parked FROM waits WHERE parked IS NOT NULL "
             "UNION ALL SELECT workspace, resource, handed FROM leases WHERE handed IS NOT NULL"
         ).fetchall():
-            yield workspace, resource, _parked_of(blob)
+            yield workspace, resource, _decoder(_REQUESTS).decode(blob)
 
     def outbox(self, after: int, most: int) -> list[tuple[int, bytes]]:
         """The ledger's events that are not sequenced yet, in order, each as JSON."""
@@ -267,7 +275,7 @@ class SqliteStore:
             "AND path = ? AND key = ?",
             (workspace, *msgspec.structs.astuple(scope)),
         ).fetchone()
-        return None if row is None else _record_of(row[0])
+        return None if row is None else _decoder(IdempotencyRecord).decode(row[0])
 
     def idempotency_expired(self, boot_ms: int, most: int) -> Iterable[tuple[str, IdempotencyScope]]:
         rows = self._connection.execute(
@@ -445,9 +453,9 @@ def _read_lease(row: tuple[Any, ...]) -> Lease:
         ends_boot_ms=row[9],
         ends_wall_ms=row[10],
         note=row[11],
-        handed=() if row[12] is None else _parked_of(row[12]),
+        handed=() if row[12] is None else _decoder(_REQUESTS).decode(row[12]),
         gone=tuple(row[13].split()) if row[13] else (),
-        upgraded_from=None if row[14] is None else _lease_of(row[14]),
+        upgraded_from=None if row[14] is None else _decoder(Lease).decode(row[14]),
     )
 
 
@@ -485,5 +493,5 @@ def _read_wait(row: tuple[Any, ...]) -> Wait:
         chance_boot_ms=row[11],
         note=row[12],
         edge=bool(row[13]),
-        parked=_parked_of(row[14]) if row[14] is not None else (),
+        parked=_decoder(_REQUESTS).decode(row[14]) if row[14] is not None else (),
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.surfaces.cli.processes import Said, Server, leaseplane_command
 
-from leaseplane.__main__ import main
+from leaseplane.surfaces.cli.program import main
 
 Serve = Callable[..., Server]
 Command = Callable[..., Said]

@@ -21,6 +21,35 @@ Command = Callable[..., Said]
 
 ROOT = Path(__file__).resolve().parents[3]
 ADA = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
+NOT_FOR_AN_ASK = (
+    "asyncio",
+    "base64",
+    "bz2",
+    "starlette",
+    "rich",
+    "uvicorn",
+    "concurrent.futures",
+    "ctypes",
+    "cryptography.hazmat.primitives.asymmetric.ec",
+    "cryptography.hazmat.primitives.serialization",
+    "hashlib",
+    "hmac",
+    "http.client",
+    "httptools",
+    "json",
+    "leaseplane.client.keeper",
+    "leaseplane.client.remote",
+    "leaseplane.identity.registry",
+    "leaseplane.receipts.verify",
+    "leaseplane.surfaces.cli.table",
+    "logging",
+    "rfc8785",
+    "shutil",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "unicodedata",
+)
 HEAVY = (
     "uvicorn",
     "uvloop",
@@ -89,13 +118,31 @@ def test_a_setting_that_cannot_be(in_process: Command) -> None:
 
 def test_a_start_imports_nothing_heavy(tmp_path: Path) -> None:
     code = (
-        "import sys; from leaseplane.__main__ import main; main(['--version']); "
+        "import sys; from leaseplane.surfaces.cli.program import main; main(['--version']); "
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(tmp_path), check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_ask_imports_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
+    """What a command takes to start is imports, and one line at the top of a module brings them all back."""
+    code = (
+        "import sys; from leaseplane.surfaces.cli.program import main; "
+        "assert main(['acquire', 'lock:x', '--quiet']) == 0; "
+        f"print([name for name in {NOT_FOR_AN_ASK!r} if name in sys.modules])"
+    )
+    settings = environment(tmp_path) | {"LEASEPLANE_DATA": str(tmp_path / "data")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=settings, check=True
+    )
+    # The first ask makes the plane's keys, the second one reads them.
+    again = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=settings, check=True
+    )
+    assert again.stdout.splitlines()[-1] == "[]", done.stdout
 
 
 def test_a_reader_who_has_seen_enough(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """`leaseplane break`: the operator ends a lease."""
 
 import argparse
-import json
 
-from leaseplane.surfaces.cli.parser import Commands, add_command, add_data, add_json, data_folder
-from leaseplane.surfaces.cli.terminal import DONE, REFUSED, UNREACHABLE, USAGE, Terminal, wrong_usage
+from leaseplane.surfaces.cli.asker import add_quiet, asked_plane, tell, tell_refusal
+from leaseplane.surfaces.cli.parser import Commands, add_command, add_data, add_json
+from leaseplane.surfaces.cli.terminal import Terminal, wrong_usage
 
 
 def add_to(commands: Commands) -> None:
@@ -33,42 +33,41 @@ def add_to(commands: Commands) -> None:
     )
     add_data(parser)
     add_json(parser)
+    add_quiet(parser)
+    parser.set_defaults(agent=None)
 
 
 def _break(args: argparse.Namespace, terminal: Terminal) -> int:
-    members = {"resource": args.resource, "reason": args.reason}
-    if args.lease_id is not None:
-        members["leaseId"] = args.lease_id
-    # A folder on the command line is meant more than a server in the environment.
-    if terminal.settings.url is not None and args.data is None:
-        status, body = _ask_server(args, terminal, members)
-    else:
-        status, body = _ask_folder(args, terminal, members)
-    answer = json.loads(body)
-    if (told := _to_an_operator(args, terminal, answer.get("error"))) is not None:
-        answer["message"] = told
-    if args.json:
-        terminal.say_json(answer)
-    if status == 200:
-        if not args.json:
-            for lease in answer["broken"]:
-                terminal.say(
-                    f"{answer['resource']} was taken from {lease['holder']} "
-                    f"(lease {lease['leaseId']}, fence {lease['fence']})"
-                )
-        return DONE
-    terminal.remark(f"leaseplane break: {answer['message']}")
-    return _EXIT_STATUS.get(status, UNREACHABLE if status >= 500 else REFUSED)
-
-
-def _to_an_operator(args: argparse.Namespace, terminal: Terminal, error: str | None) -> str | None:
-    """What a refusal means to whoever breaks a lease; None where the plane's own message says it.
-
-    The plane's is for the agent that thought it was the holder. No receipt states it: a break has none.
-    """
-    from leaseplane.identity.registry import LOCAL_WORKSPACE
+    from leaseplane.client.outcomes import Refused
 
     asks_server = terminal.settings.url is not None and args.data is None
+    if asks_server and terminal.settings.api_key is None:
+        raise wrong_usage(
+            "LEASEPLANE_URL is set but LEASEPLANE_API_KEY is not; set it to an operator's key, or name a "
+            "data folder with --data"
+        )
+    with asked_plane(args, terminal, makes=False) as plane:
+        try:
+            broken = plane.break_off(args.resource, args.reason, lease_id=args.lease_id)
+        except Refused as refused:
+            if (told := _to_an_operator(args, asks_server, refused.error)) is not None:
+                # No receipt states it: a break has none.
+                refused.body["message"] = told
+            if args.json:
+                terminal.say_json(refused.body)
+            return tell_refusal(args, terminal, refused, refused.body["message"], has_told=args.json)
+    lines = [
+        f"{args.resource} was taken from {lease['holder']} (lease {lease['leaseId']}, fence {lease['fence']})"
+        for lease in broken.leases
+    ]
+    return tell(args, terminal, broken, "\n".join(lines))
+
+
+def _to_an_operator(args: argparse.Namespace, asks_server: bool, error: str) -> str | None:
+    """What a refusal means to whoever breaks a lease; None where the plane's own message says it, which is
+    for the agent that thought it was the holder."""
+    from leaseplane.identity.registry import LOCAL_WORKSPACE
+
     workspace = args.workspace or LOCAL_WORKSPACE
     where = "the workspace of this API key" if asks_server else f"the workspace {workspace}"
     elsewhere = "take a key of another" if asks_server else "name another with --workspace"
@@ -82,64 +81,3 @@ def _to_an_operator(args: argparse.Namespace, terminal: Terminal, error: str | N
             )
         case _:
             return None
-
-
-_EXIT_STATUS = {400: USAGE, 413: USAGE}
-"""Where it is neither a refusal nor a server in trouble."""
-
-
-def _ask_server(args: argparse.Namespace, terminal: Terminal, members: dict[str, str]) -> tuple[int, bytes]:
-    from leaseplane.operations import BREAK
-    from leaseplane.surfaces.cli.remote import Remote
-
-    settings = terminal.settings
-    assert settings.url is not None
-    if args.workspace is not None:
-        raise wrong_usage("over LEASEPLANE_URL the API key says the workspace; leave --workspace out")
-    if settings.api_key is None:
-        raise wrong_usage(
-            "LEASEPLANE_URL is set but LEASEPLANE_API_KEY is not; set it to an operator's key, or name a "
-            "data folder with --data"
-        )
-    return Remote(settings.url, settings.api_key).ask(BREAK.method, BREAK.path, members)
-
-
-def _ask_folder(args: argparse.Namespace, terminal: Terminal, members: dict[str, str]) -> tuple[int, bytes]:
-    import base64
-    import os
-    from functools import partial
-
-    import msgspec
-
-    from leaseplane.answers import refuse, render
-    from leaseplane.authority import decide
-    from leaseplane.identity.registry import LOCAL_WORKSPACE
-    from leaseplane.model import Ask, Principal, Reply, RequestFacts
-    from leaseplane.operations import BREAK, RequestRefused
-    from leaseplane.receipts.canonical import digest_of_arguments
-    from leaseplane.surfaces.cli.embedded import opened_plane
-    from leaseplane.surfaces.cli.registry import check_workspace_exists, opened_registry
-
-    try:
-        command = BREAK.read(members)
-    except RequestRefused as refused:
-        rendered = refuse("invalid_request", refused.message, field=refused.field)
-        return rendered.status, rendered.body_without_receipt
-    workspace = args.workspace or LOCAL_WORKSPACE
-    settings = msgspec.structs.replace(terminal.settings, data=data_folder(args, terminal))
-    if workspace != LOCAL_WORKSPACE:
-        with opened_registry(args, terminal, make=False) as registry:
-            check_workspace_exists(registry, workspace)
-    with opened_plane(settings, terminal.clock) as plane:
-        ask = Ask(
-            principal=Principal(workspace, "local", credential="local", operator=True),
-            command=command,
-            jti=base64.urlsafe_b64encode(os.urandom(18)).decode("ascii"),
-            request_id=plane.new_request_id(),
-            process_id=plane.presence.process_id,
-            request=RequestFacts("POST", BREAK.name, digest_of_arguments(members)),
-        )
-        [reply] = plane.transact(partial(decide.decide, ask=ask))
-    assert isinstance(reply, Reply), "only an acquire is ever parked"
-    rendered = render(reply.outcome)
-    return rendered.status, rendered.body_without_receipt

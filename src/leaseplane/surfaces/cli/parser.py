@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from leaseplane.settings import SETTINGS
 from leaseplane.surfaces.cli.terminal import USAGE, Terminal, wrong_usage
@@ -13,15 +13,28 @@ Run: TypeAlias = Callable[[argparse.Namespace, Terminal], int]
 """A command: from its arguments to its exit status. Raises what `__main__` turns into one."""
 
 
-class Help(argparse.HelpFormatter):
-    """Wraps each paragraph on its own, where argparse would make one of all."""
+_WIDTH_UNTOLD: Final = 80
+"""For the formatters that argparse makes only to look at an argument: each would look for the terminal's
+width, with modules that take long to import."""
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26)
+
+class Help(argparse.HelpFormatter):
+    """Wraps each paragraph on its own, where argparse would make one of all, and no line of an example."""
+
+    def __init__(self, prog: str, width: int | None = _WIDTH_UNTOLD) -> None:
+        super().__init__(prog, max_help_position=26, width=width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
-        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
+        return "\n\n".join(
+            paragraph if paragraph.startswith("    ") else fill(paragraph, width, indent)
+            for paragraph in text.split("\n\n")
+        )
+
+
+class _AsWideAsTheTerminal(Help):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=None)
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,6 +44,36 @@ class Parser(argparse.ArgumentParser):
         given.setdefault("formatter_class", Help)
         # A script that was written with half an option's name would break with the next option.
         super().__init__(allow_abbrev=False, **given)
+        self._words_dest: str | None = None
+
+    def format_help(self) -> str:
+        """The help, as wide as the terminal."""
+        self.formatter_class = _AsWideAsTheTerminal
+        return super().format_help()
+
+    def take_command(self, dest: str, told: str) -> None:
+        """Take what stands behind `--` as a command line of its own, in which no option is ours.
+
+        argparse would take an option in front of it for a part of it, or one in it for ours.
+        """
+        self._words_dest = dest
+        self.add_argument(dest, metavar="-- COMMAND…", nargs="*", help=told)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but for what `take_command` takes."""
+        if self._words_dest is None:
+            return super().parse_known_args(args, namespace)
+        words = list(args)
+        split = words.index("--") if "--" in words else len(words)
+        known, unknown = super().parse_known_args(words[:split], namespace)
+        command = words[split + 1 :]
+        if getattr(known, self._words_dest) or unknown:
+            stray = (getattr(known, self._words_dest) + unknown)[0]
+            self.error(f"{stray!r} is not understood; the command stands behind --")
+        if not command:
+            self.error("say the command, behind --")
+        setattr(known, self._words_dest, command)
+        return known, []
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")

@@ -129,7 +129,9 @@ def _serve_folder(
     args: argparse.Namespace, terminal: Terminal, settings: Settings, sockets: list[socket.socket]
 ) -> None:
     """Own the folder, reclaim, and answer on `sockets`; where there are none yet, on those put into it."""
-    from leaseplane.surfaces.cli.embedded import opened_plane
+    from contextlib import closing
+
+    from leaseplane.engine import Authority
 
     folder = DataFolder.open(settings.data)
     owner = ServerOwner(os.getpid(), _url(settings.host, settings.port), terminal.clock.now().wall_ms)
@@ -142,7 +144,7 @@ def _serve_folder(
         with _opened_registry(folder) as registry:
             local_key = _local_key(registry, terminal)
             # Opening reclaims all that ran out while nobody was there; nobody can ask before that is done.
-            with opened_plane(settings, terminal.clock, governs=True) as plane:
+            with closing(Authority.open(settings, terminal.clock, governs=True)) as plane:
                 if not sockets:
                     sockets += _listen(settings)
                 port: int = sockets[0].getsockname()[1]

@@ -5,16 +5,17 @@ with `--json` it is one JSON object on stdout, an error too. Every error is also
 """
 
 import io
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 import msgspec
 
 from leaseplane.clock import Clock
 from leaseplane.settings import Settings
-from leaseplane.surfaces.cli.table import GAP, Column, fit, short_times
+
+if TYPE_CHECKING:
+    from leaseplane.surfaces.cli.table import Column
 
 DONE: Final = 0
 REFUSED: Final = 1
@@ -58,8 +59,15 @@ class Terminal(msgspec.Struct, frozen=True):
         return self.stdout.isatty()
 
     def say(self, line: str = "") -> None:
-        """One line of the command's result."""
-        print(line, file=self.stdout, flush=True)
+        """One line of the command's result. Raises `CommandRefused` where it cannot be written."""
+        try:
+            print(line, file=self.stdout, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandRefused(
+                f"standard output cannot be written to: {error.strerror}; what was asked for may be done"
+            ) from None
 
     def remark(self, line: str) -> None:
         """One line beside the result, which whoever reads stdout does not get."""
@@ -67,10 +75,22 @@ class Terminal(msgspec.Struct, frozen=True):
 
     def say_json(self, value: object) -> None:
         """The command's result as one JSON object on one line."""
-        is_utf_8 = (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        self.say(json.dumps(value, ensure_ascii=not is_utf_8))
+        import json
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        self.say(json.dumps(value, ensure_ascii=not self._takes_utf_8))
+
+    def say_body(self, body: bytes) -> None:
+        """An answer's own JSON, as it came."""
+        if self._takes_utf_8:
+            self.say(body.decode())
+        else:
+            self.say_json(msgspec.json.decode(body))
+
+    @property
+    def _takes_utf_8(self) -> bool:
+        return (self.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+    def table(self, columns: "Sequence[Column]", rows: Sequence[Sequence[str]]) -> None:
         """Rows under their heads: within the terminal's width for a person, in plain columns otherwise.
 
         For a person a time is its date, and no cell is broken over two lines: see `fit`.
@@ -89,6 +109,8 @@ class Terminal(msgspec.Struct, frozen=True):
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
+
+        from leaseplane.surfaces.cli.table import GAP, fit, short_times
 
         console = Console(
             file=self.stdout,
@@ -120,9 +142,10 @@ def open_terminal(environment: Mapping[str, str], settings: Settings, clock: Clo
     if isinstance(sys.stdout, io.TextIOWrapper):
         # One that cannot show a character gets it spelled out, and not a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # A process may be started without any stdin.
+    # A process may be started without any of them, and is then None of them to Python.
     stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer
-    return Terminal(stdin, sys.stdout, sys.stderr, environment, settings, clock)
+    stdout, stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    return Terminal(stdin, stdout, stderr, environment, settings, clock)
 
 
 def error_json(code: str, message: str) -> dict[str, object]:

@@ -64,16 +64,19 @@ def _verify(args: argparse.Namespace, terminal: Terminal) -> int:
 
 def _plane_keys(args: argparse.Namespace, terminal: Terminal) -> tuple[Mapping[str, object], bool]:
     if terminal.settings.url is not None and args.data is None:
+        from leaseplane.client.remote import RemoteChannel
         from leaseplane.receipts.canonical import NotStrictJson, read_strict
-        from leaseplane.surfaces.cli.remote import Remote
 
-        status, body = Remote(terminal.settings.url, None).ask("GET", "/.well-known/jwks.json")
+        channel = RemoteChannel(terminal.settings.url, None, clock=terminal.clock)
+        answer = channel.fetch("/.well-known/jwks.json", timeout_ms=limits.ANSWER_LATE_MS_MAX).result()
         try:
-            jwks = read_strict(body)
+            jwks = read_strict(answer.body)
         except NotStrictJson:
             jwks = None
-        if status != 200 or not isinstance(jwks, dict):
-            raise AuthorityUnavailable(f"{terminal.settings.url} does not publish its keys (status {status})")
+        if answer.status != 200 or not isinstance(jwks, dict):
+            raise AuthorityUnavailable(
+                f"{terminal.settings.url} does not publish its keys (status {answer.status})"
+            )
         return jwks, False
     from leaseplane.receipts.keyring import KeyringDamaged, read_published
 
