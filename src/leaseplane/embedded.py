@@ -16,7 +16,14 @@ from weakref import WeakSet
 from leaseplane.calls import Answered, Call, Done, Item, TakeDeliveries
 from leaseplane.desk import Desk
 from leaseplane.engine import Authority, Work
-from leaseplane.limits import ALARM_RECHECK_MS, BATCH_ASKS_MAX, EMBEDDED_RECHECK_MS, PROCESS_RECHECK_MS
+from leaseplane.limits import (
+    ALARM_RECHECK_MS,
+    ALARM_STAGGER_MS,
+    ALARM_STAGGER_MS_MAX,
+    BATCH_ASKS_MAX,
+    EMBEDDED_RECHECK_MS,
+    PROCESS_RECHECK_MS,
+)
 from leaseplane.model import AuthorityUnavailable, Command, OutcomeUnknown, Principal, RequestFacts
 from leaseplane.promise import Promise
 
@@ -286,6 +293,9 @@ class EmbeddedEngine(Desk):
             else:
                 # Nothing to fetch: an alarm may have been handed on.
                 self._looked_boot_ms = 0
+        else:
+            # Something may be due. Another process may have done it already, which a read shows.
+            self._looked_boot_ms = 0
         if now_ms - self._looked_boot_ms >= ALARM_RECHECK_MS and not self._is_shut:
             self._look_around()
         due_later = [item for at_ms, item in self._later if at_ms <= now_ms]
@@ -300,12 +310,27 @@ class EmbeddedEngine(Desk):
     def _wait_ms(self) -> int:
         now_ms = self.now_boot_ms()
         wakes_ms = now_ms + (EMBEDDED_RECHECK_MS if self._fault is None else ALARM_RECHECK_MS)
-        if self._alarm_boot_ms is not None and self._fault is None:
-            wakes_ms = min(wakes_ms, self._alarm_boot_ms)
+        stagger_ms = 0
         if self._later:
             wakes_ms = min(wakes_ms, *(at_ms for at_ms, _ in self._later))
+        if self._alarm_boot_ms is not None and self._fault is None and self._alarm_boot_ms < wakes_ms:
+            wakes_ms = self._alarm_boot_ms
+            stagger_ms = self._stagger_ms(wakes_ms)
         self._wakes_boot_ms = wakes_ms
-        return max(wakes_ms - now_ms, 1)
+        return max(wakes_ms + stagger_ms - now_ms, 1)
+
+    def _stagger_ms(self, alarm_boot_ms: int) -> int:
+        """How long to leave an alarm to the others, which have it, too: nothing where it is ours."""
+        for call in self._parked.values():
+            until_boot_ms = call.until_boot_ms
+            if until_boot_ms is not None and until_boot_ms <= alarm_boot_ms:
+                return 0
+        presence = self._plane.presence
+        try:
+            before = sum(other < presence.process_id for other in presence.others())
+        except AuthorityUnavailable:
+            return 0
+        return min(before * ALARM_STAGGER_MS, ALARM_STAGGER_MS_MAX)
 
     def _tell(self, message: str, error: Exception | None = None) -> None:
         """Nobody: whoever asks is told by what is raised."""
