@@ -24,6 +24,8 @@ from leaseplane.limits import (
     BUSY_RETRY_MS,
     LEASE_MS_STANDARD,
     SETTLE_RESOURCES_MAX,
+    WAL_CHECKPOINT_PAGES,
+    WAL_CHECKPOINT_PAGES_EMBEDDED,
 )
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.receipts.keyring import Keyring, KeyringDamaged
@@ -113,7 +115,8 @@ class Authority:
         with ExitStack() as opened:
             presence = Presence.open(folder.processes, process_id)
             opened.callback(presence.close)
-            store = SqliteStore(folder.database, process_id)
+            pages = WAL_CHECKPOINT_PAGES if governs else WAL_CHECKPOINT_PAGES_EMBEDDED
+            store = SqliteStore(folder.database, process_id, checkpoint_pages=pages)
             opened.callback(store.close)
             keyring = Keyring.open(
                 folder.keys,

@@ -120,6 +120,10 @@ DATABASE_CACHE_KIB: Final = 32 * 1024
 WAL_CHECKPOINT_PAGES: Final = 12_000
 """48 MiB of WAL before a commit also copies it into the database, which costs that commit a sync."""
 
+WAL_CHECKPOINT_PAGES_EMBEDDED: Final = 1_000
+"""The same for a process without a server: its WAL stays short, and a commit that overwrites what has been
+copied is synced faster than one that makes the file longer."""
+
 WAL_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a WAL that grew under a long read is cut back to."""
 
@@ -269,6 +273,7 @@ assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX
 assert BUSY_RETRY_MS < BUSY_GIVE_UP_MS
 assert BATCH_ASKS_MAX < IDEMPOTENCY_SWEPT_MAX
+assert WAL_CHECKPOINT_PAGES_EMBEDDED < WAL_CHECKPOINT_PAGES
 assert WAL_CHECKPOINT_PAGES * 4_096 <= WAL_KEPT_BYTES_MAX
 assert ADMITTED_MAX <= POSITION_EXACT_MAX <= WAITS_PER_WORKSPACE_MAX
 assert PARKED_PER_WORKSPACE_MAX <= WAITS_PER_WORKSPACE_MAX <= LEASES_PER_WORKSPACE_MAX

@@ -20,6 +20,7 @@ from leaseplane.authority.state import State
 from leaseplane.calls import Answered
 from leaseplane.clock import ManualClock, SystemClock
 from leaseplane.engine import Authority
+from leaseplane.limits import WAL_CHECKPOINT_PAGES, WAL_CHECKPOINT_PAGES_EMBEDDED
 from leaseplane.model import (
     Acquire,
     Ask,
@@ -463,3 +464,20 @@ def test_a_request_that_breaks_off_its_transaction_takes_no_other_with_it(
 
     asyncio.run(history())
     assert "broke off its transaction" in caplog.text
+
+
+def test_who_serves_nobody_keeps_a_short_wal(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, 30_000)
+    with (
+        closing(Authority.open(settings, SystemClock(), governs=True)) as server,
+        closing(Authority.open(settings, SystemClock())) as program,
+    ):
+        assert checkpoint_pages(server) == WAL_CHECKPOINT_PAGES
+        assert checkpoint_pages(program) == WAL_CHECKPOINT_PAGES_EMBEDDED
+        program.store.reopen()
+        assert checkpoint_pages(program) == WAL_CHECKPOINT_PAGES_EMBEDDED
+
+
+def checkpoint_pages(plane: Authority) -> int:
+    (pages,) = plane.store._connection.execute("PRAGMA wal_autocheckpoint").fetchone()
+    return int(pages)

@@ -35,7 +35,6 @@ from leaseplane.limits import (
     BUSY_RETRY_MS,
     DATABASE_CACHE_KIB,
     DATABASE_STATEMENTS_CACHED,
-    WAL_CHECKPOINT_PAGES,
     WAL_KEPT_BYTES_MAX,
 )
 from leaseplane.model import AuthorityUnavailable, OutcomeUnknown
@@ -228,7 +227,6 @@ def _set_up(connection: Database) -> None:
         f"cache_size=-{DATABASE_CACHE_KIB}",
         # Off: an I/O error, or a file cut short by someone, would be a SIGBUS instead of an exception.
         "mmap_size=0",
-        f"wal_autocheckpoint={WAL_CHECKPOINT_PAGES}",
         f"journal_size_limit={WAL_KEPT_BYTES_MAX}",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()

@@ -15,7 +15,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from leaseplane.limits import IDEMPOTENCY_KEPT_MS, OUTBOX_EVENTS_MAX, OUTBOX_TRIM_EVENTS
+from leaseplane.limits import (
+    IDEMPOTENCY_KEPT_MS,
+    OUTBOX_EVENTS_MAX,
+    OUTBOX_TRIM_EVENTS,
+    WAL_CHECKPOINT_PAGES,
+)
 from leaseplane.model import (
     AuthorityUnavailable,
     Holder,
@@ -76,15 +81,19 @@ class SqliteStore:
     `OutcomeUnknown`; `FolderRefused` from the constructor where only a person can help.
     """
 
-    def __init__(self, path: Path, process_id: str) -> None:
+    def __init__(self, path: Path, process_id: str, *, checkpoint_pages: int = WAL_CHECKPOINT_PAGES) -> None:
         self.path = path
         self._process_id = process_id
-        self._connection = database.open_database(
-            self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID
-        )
+        self._checkpoint_pages = checkpoint_pages
+        self._connection = self._open()
         self._data_version = -1
         self._first_event: int | None = None
         self._changes_before = 0
+
+    def _open(self) -> sqlite3.Connection:
+        connection = database.open_database(self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID)
+        connection.execute(f"PRAGMA wal_autocheckpoint={self._checkpoint_pages}").fetchall()
+        return connection
 
     def close(self) -> None:
         self._connection.close()
@@ -98,7 +107,7 @@ class SqliteStore:
             is_there = False
         if not is_there:
             raise AuthorityUnavailable(f"{self.path} is gone; put it back, and the plane goes on")
-        reopened = database.open_database(self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID)
+        reopened = self._open()
         # Only now: while what is there cannot be opened, the old connection goes on to say that its own
         # file is not in place. A closed one would be a fault of ours at the next transaction.
         self._connection.close()
