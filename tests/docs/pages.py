@@ -5,6 +5,7 @@ A fenced block is named by the words behind its fence:
 - `sh`            is run, all those of a page in one shell, from the first to the last
 - `sh serve`      is run beside it, in a terminal of its own, as far as the end of the page
 - `sh make`       names targets of the Makefile; they are looked up and not made
+- `python NAME`  is saved under this name, for the `sh` blocks of its page to run
 - `json output`, `text output`  is what the `sh` block before it prints
 
 Any other block is shown and not run; a shell block under another name is refused.

@@ -64,6 +64,9 @@ class _Reader:
         }
 
     def type_in(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            if block.info.startswith("python "):
+                (self.work / block.info.split(" ")[1]).write_text(block.text)
         typed = [block for block in blocks if block.info == "sh"]
         script = ['exec 9>"$PRINTS/failed"', "trap 'echo \"$LINENO $?\" >&9' ERR"]
         lines: list[range] = []

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from tests.docs.limits_page import render_limits
 from tests.docs.pages import ROOT
+from tests.docs.python_page import GROUPS, render_python
 
+import leaseplane
 from leaseplane import limits
 from leaseplane.bodies import STATUS_OF
 from leaseplane.clock import ManualClock
@@ -45,6 +47,13 @@ def stats_of_an_engine(data: Path) -> Mapping[str, int]:
 def test_the_limits() -> None:
     page = (ROOT / "docs" / "limits.md").read_text()
     assert page == render_limits(), "run: python -m tests.docs.limits_page > docs/limits.md"
+
+
+def test_the_python_page() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    assert page == render_python(), "run: python -m tests.docs.python_page > docs/python.md"
+    told = [name for _, names in GROUPS for name in names]
+    assert sorted(told) == sorted(set(leaseplane.__all__) - {"__version__"})
 
 
 def test_the_metrics(tmp_path: Path) -> None:

@@ -293,7 +293,10 @@ class AsyncPlane:
 
 
 class AsyncLease(HeldLease):
-    """A lease that this program holds. As an asynchronous context manager it is let go of at the end."""
+    """A lease that this program holds. As an asynchronous context manager it is let go of at the end.
+
+    It has what `Lease` has.
+    """
 
     async def release(self) -> Released | None:
         """As `Lease.release`. Cancelling it does not keep the lease: it is let go of all the same."""

@@ -217,7 +217,12 @@ class Plane:
 
 
 class Lease(HeldLease):
-    """A lease that this program holds. As a context manager it is let go of at the end."""
+    """A lease that this program holds. As a context manager it is let go of at the end.
+
+    `resource`; `fence`, the fencing number: send it with what the lease guards, and refuse there what is
+    lower; `lease_id`; `instance`, the part of the agent that holds it; `grant`, the answer as it came, or
+    None where the `run` around this process holds it.
+    """
 
     def release(self) -> Released | None:
         """Let go of it; None where it was over already, was released before, or is a parent's.
