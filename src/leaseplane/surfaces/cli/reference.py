@@ -29,8 +29,8 @@ _STATUSES = """\
 | 3 | the authority cannot be reached |
 | 4 | `run` lost its lease, and ended the command for it |
 
-`run` otherwise answers the command's own status, 126 and 127 where it cannot be started, and 128+n where signal
-n ended it or the wait.
+`run` otherwise answers the command's own status, 126 and 127 where it cannot be started, and 128+n where
+signal n ended it or the wait.
 
 What went wrong is one line on stderr, which says what to do. With `--json`, stdout has one JSON object
 then, too: the REST body where there is one, and otherwise `{"ok": false, "error": …, "message": …}`, where
