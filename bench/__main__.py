@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import client, parking, parts, size, startup, throughput
+from bench import client, embedded, parking, parts, processes, size, startup, throughput
 from bench.plan import FULL, QUICK, Plan
 from bench.table import Row, print_json, print_table
 
@@ -59,6 +59,10 @@ _SECTIONS: dict[str, Callable[[Plan, Path], list[Row]]] = {
     "throughput": throughput.rows,
     "parking": parking.rows,
     "size": size.rows,
+    "embedded": embedded.rows,
+    "handover": processes.hand_over_rows,
+    "idle": processes.idle_rows,
+    "rounds": processes.contended_rows,
     "client": client.rows,
     "startup": startup.rows,
     "parts": parts.rows,

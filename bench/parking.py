@@ -12,7 +12,7 @@ from bench.asks import GRANTED, RELEASED, acquire, agents, names, release
 from bench.load import ANSWER_S_MAX, RECEIVE_BYTES, Expected, Void, get, is_whole
 from bench.plan import Plan
 from bench.servers import Server, plane
-from bench.table import Row, bounded, told, void
+from bench.table import Row, bounded, of_a_hundred, told, void
 from leaseplane.operations import WAIT
 
 SECTION = "a parked request"
@@ -65,19 +65,15 @@ def _hand_overs(plan: Plan, server: Server) -> list[Row]:
             statistics.median(from_sending),
             SERVED_MS_MAX,
         ),
-        told(SECTION, "the same, 99 of 100", "ms", _of_a_hundred(from_sending, 99)),
+        told(SECTION, "the same, 99 of 100", "ms", of_a_hundred(from_sending, 99)),
         told(
             SECTION,
             "served after the release was answered, median",
             "ms",
             statistics.median(from_answer),
         ),
-        told(SECTION, "the same, 99 of 100", "ms", _of_a_hundred(from_answer, 99)),
+        told(SECTION, "the same, 99 of 100", "ms", of_a_hundred(from_answer, 99)),
     ]
-
-
-def _of_a_hundred(values: list[float], at: int) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[at - 1]
 
 
 def _wait_until_parked(connection: socket.socket, resource: str, key: str) -> None:

@@ -25,6 +25,12 @@ class Plan(NamedTuple):
     starts: int
     part_s: float
     """For how long each part is measured by itself."""
+    lock_rounds: int
+    lock_pairs: int
+    """Embedded and against Redis: so many rounds of so many times acquire and release."""
+    process_hand_overs: int
+    process_idle_s: int
+    contended_rounds: int
 
 
 FULL = Plan(
@@ -43,6 +49,11 @@ FULL = Plan(
     idle_seconds=9,
     starts=25,
     part_s=1.5,
+    lock_rounds=15,
+    lock_pairs=200,
+    process_hand_overs=300,
+    process_idle_s=20,
+    contended_rounds=200,
 )
 
 QUICK = FULL._replace(
@@ -57,4 +68,9 @@ QUICK = FULL._replace(
     idle_seconds=3,
     starts=11,
     part_s=0.4,
+    lock_rounds=7,
+    lock_pairs=100,
+    process_hand_overs=100,
+    process_idle_s=10,
+    contended_rounds=30,
 )

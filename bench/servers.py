@@ -30,8 +30,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """The CPU time of all its threads so far, from the scheduler's own nanoseconds."""
-        tasks = Path(f"/proc/{self._process.pid}/task")
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+        return cpu_s(self._process.pid)
 
     def metrics(self) -> dict[str, float]:
         """What `/metrics` shows, without what has labels."""
@@ -53,13 +52,19 @@ class Server:
             self._process.wait()
 
 
+def cpu_s(pid: int) -> float:
+    """The CPU time of a process's threads so far, from the scheduler's own nanoseconds."""
+    tasks = Path(f"/proc/{pid}/task")
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+
+
 @contextlib.contextmanager
 def plane(folder: Path, **settings: str) -> Iterator[Server]:
     """`leaseplane serve` on a data folder; `settings` are its environment variables, without the prefix."""
     data = folder / "plane"
     environment = {f"LEASEPLANE_{name}": value for name, value in settings.items()}
     command = ("-m", "leaseplane", "serve", "--port", "0", "--json", "--log", "warning", "--data", str(data))
-    process = _start(command, environment)
+    process = python(command, environment)
     try:
         assert process.stdout is not None
         told = json.loads(_first_line(process))
@@ -72,20 +77,24 @@ def plane(folder: Path, **settings: str) -> Iterator[Server]:
 @contextlib.contextmanager
 def peer(name: str) -> Iterator[Server]:
     """One of the applications in `bench.peers`, on uvicorn as the plane uses it."""
-    process = _start(("-m", "bench.peers", name), {})
+    process = python(("-m", "bench.peers", name), {})
     try:
         yield Server(process, int(_first_line(process)))
     finally:
         _end(process)
 
 
-def _start(command: tuple[str, ...], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def python(
+    command: tuple[str, ...], environment: Mapping[str, str] | None = None, *, stdin: int | None = None
+) -> "subprocess.Popen[bytes]":
+    """A process of this Python and of this tree, whatever settings surround it; its output is a pipe."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LEASEPLANE_")}
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
     return subprocess.Popen(
         (sys.executable, *command),
+        stdin=stdin,
         stdout=subprocess.PIPE,
-        env={**inherited, "PYTHONPATH": path, **environment},
+        env={**inherited, "PYTHONPATH": path, **(environment or {})},
         # A Ctrl-C is for the benchmark, which ends its servers itself.
         start_new_session=True,
     )

@@ -91,6 +91,16 @@ def void(section: str, what: str, reason: object) -> Row:
     return Row(section=section, what=what, unit="", met=False, void=str(reason))
 
 
+def said(section: str, what: str) -> Row:
+    """A row that only says something: what was measured against, or why nothing was."""
+    return Row(section=section, what=what, unit="")
+
+
+def of_a_hundred(values: Sequence[float], at: int) -> float:
+    """The value that so many of a hundred do not exceed."""
+    return statistics.quantiles(values, n=100, method="inclusive")[at - 1]
+
+
 def print_json(facts: Mapping[str, object], rows: Sequence[Row]) -> None:
     """The whole run as one JSON object on standard output."""
     shown = [

@@ -152,6 +152,11 @@ class Call(Item):
         if self._pending is not None and self._reply is None:
             self._engine.put(HangUp(self._engine, self._pending))
 
+    @property
+    def until_boot_ms(self) -> int | None:
+        """Until when it is parked; None where it is not."""
+        return None if self._pending is None else self._pending.until_boot_ms
+
     def is_overdue(self, now_boot_ms: int) -> bool:
         """Whether its time is over for so long that nobody seems to know of it."""
         return self._pending is not None and now_boot_ms > self._pending.until_boot_ms + PARKED_OVERDUE_MS

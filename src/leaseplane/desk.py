@@ -49,6 +49,7 @@ class Desk:
         self._parked: dict[str, Call] = {}
         self._alarm_boot_ms: int | None = None
         self._looked_boot_ms = 0
+        self._version_seen: int | None = None
         self._processes_seen_boot_ms = 0
         self._overdue_seen_boot_ms = 0
         self._burying: set[str] = set()
@@ -168,13 +169,16 @@ class Desk:
                     self.deliver(delivery)
                 # Their places are in another file now, or in none.
                 self._ask_after(list(self._parked.values()))
-            self._alarm_boot_ms = self._plane.store.next_alarm_boot_ms()
+            version = self._plane.store.version()
+            if version != self._version_seen or self._fault is not None:
+                self._alarm_boot_ms = self._plane.store.next_alarm_boot_ms()
+                if self._parked and self._plane.store.has_deliveries():
+                    # Whoever decided them may have died before it could wake us.
+                    self.put(TakeDeliveries(self, self._plane))
+                self._version_seen = version
             if now_ms - self._processes_seen_boot_ms >= PROCESS_RECHECK_MS:
                 self._processes_seen_boot_ms = now_ms
-                self._look_for_dead()
-                if self._plane.store.has_deliveries():
-                    # Whoever decided them died before it could wake us.
-                    self.put(TakeDeliveries(self, self._plane))
+                self._look_for_dead(now_ms)
             if now_ms - self._overdue_seen_boot_ms >= PARKED_OVERDUE_MS:
                 self._overdue_seen_boot_ms = now_ms
                 self._ask_after([call for call in self._parked.values() if call.is_overdue(now_ms)])
@@ -184,9 +188,12 @@ class Desk:
             return False
         return True
 
-    def _look_for_dead(self) -> None:
+    def _look_for_dead(self, now_boot_ms: int) -> None:
         presence = self._plane.presence
+        if presence.is_looked_after(now_boot_ms):
+            return
         dead = presence.dead(presence.others()) - self._burying
+        presence.looked(now_boot_ms)
         if dead:
             self._burying |= dead
             self.put(Bury(self, self._plane, dead))

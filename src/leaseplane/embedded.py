@@ -9,14 +9,21 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
 from leaseplane.calls import Answered, Call, Done, Item, TakeDeliveries
 from leaseplane.desk import Desk
 from leaseplane.engine import Authority, Work
-from leaseplane.limits import ALARM_RECHECK_MS, BATCH_ASKS_MAX, PROCESS_RECHECK_MS
+from leaseplane.limits import (
+    ALARM_RECHECK_MS,
+    ALARM_STAGGER_MS,
+    ALARM_STAGGER_MS_MAX,
+    BATCH_ASKS_MAX,
+    EMBEDDED_RECHECK_MS,
+    PROCESS_RECHECK_MS,
+)
 from leaseplane.model import AuthorityUnavailable, Command, OutcomeUnknown, Principal, RequestFacts
 from leaseplane.promise import Promise
 
@@ -43,6 +50,8 @@ class EmbeddedEngine(Desk):
         self._is_running = False
         self._later: list[tuple[int, Item]] = []
         self._watcher: threading.Thread | None = None
+        self._wakes_boot_ms = 0
+        """When the thread looks next if nobody wakes it."""
         self._is_shut = False
         _open.add(self)
 
@@ -135,6 +144,7 @@ class EmbeddedEngine(Desk):
         """See that the alarm runs from now on, and wake-ups are heard."""
         with self._turn:
             if self._watcher is None and not self._closed:
+                self._wakes_boot_ms = 0
                 self._watcher = threading.Thread(target=self._watch, name="leaseplane-alarm", daemon=True)
                 self._watcher.start()
 
@@ -149,6 +159,7 @@ class EmbeddedEngine(Desk):
                 for call in given_up:
                     call.hang_up()
                 self._run()
+                self._hand_on_alarm()
             finally:
                 for call in given_up:
                     call.failed(AuthorityUnavailable("this plane is closed"))
@@ -159,6 +170,13 @@ class EmbeddedEngine(Desk):
             self._watcher.join()
         _open.discard(self)
         self._plane.close()
+
+    def _hand_on_alarm(self) -> None:
+        """What is due before the others look by themselves they are told of: nobody here will see to it."""
+        if self._is_soon(self._alarm_boot_ms):
+            with suppress(AuthorityUnavailable):
+                for process_id in self._plane.presence.others():
+                    self._plane.presence.wake(process_id)
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -210,7 +228,7 @@ class EmbeddedEngine(Desk):
                 return self._failed(batch, error)
             self._fault_is_over()
             self._counted["transactions"] += 1
-            self._alarm_boot_ms = decided.alarm_boot_ms
+            self._take_alarm(decided.alarm_boot_ms)
             if decided.settled:
                 self._counted["works"] += len(batch)
                 for item, result in zip(batch, decided.results, strict=True):
@@ -230,6 +248,21 @@ class EmbeddedEngine(Desk):
                 item.failed(unknown)
             raise
         return 0
+
+    def _take_alarm(self, alarm_boot_ms: int | None) -> None:
+        """See that the thread for the alarm does not sleep over this."""
+        self._alarm_boot_ms = alarm_boot_ms
+        if self._watcher is None:
+            # Others may not look before it is due.
+            if self._is_soon(alarm_boot_ms):
+                self.watch()
+        elif alarm_boot_ms is not None and alarm_boot_ms < self._wakes_boot_ms:
+            self._wakes_boot_ms = alarm_boot_ms
+            if self._watcher is not threading.current_thread():
+                self._wake()
+
+    def _is_soon(self, alarm_boot_ms: int | None) -> bool:
+        return alarm_boot_ms is not None and alarm_boot_ms < self.now_boot_ms() + EMBEDDED_RECHECK_MS
 
     # -- fork ----------------------------------------------------------------------------------
 
@@ -272,6 +305,12 @@ class EmbeddedEngine(Desk):
             self._plane.presence.drain()
             if self._parked:
                 self._items.append(TakeDeliveries(self, self._plane))
+            else:
+                # Nothing to fetch: an alarm may have been handed on.
+                self._looked_boot_ms = 0
+        else:
+            # Something may be due. Another process may have done it already, which a read shows.
+            self._looked_boot_ms = 0
         if now_ms - self._looked_boot_ms >= ALARM_RECHECK_MS and not self._is_shut:
             self._look_around()
         due_later = [item for at_ms, item in self._later if at_ms <= now_ms]
@@ -284,10 +323,29 @@ class EmbeddedEngine(Desk):
         self._run()
 
     def _wait_ms(self) -> int:
-        wait_ms = ALARM_RECHECK_MS
-        if self._alarm_boot_ms is not None and self._fault is None:
-            wait_ms = min(wait_ms, self._alarm_boot_ms - self.now_boot_ms())
-        return max(wait_ms, 1)
+        now_ms = self.now_boot_ms()
+        wakes_ms = now_ms + (EMBEDDED_RECHECK_MS if self._fault is None else ALARM_RECHECK_MS)
+        stagger_ms = 0
+        if self._later:
+            wakes_ms = min(wakes_ms, *(at_ms for at_ms, _ in self._later))
+        if self._alarm_boot_ms is not None and self._fault is None and self._alarm_boot_ms < wakes_ms:
+            wakes_ms = self._alarm_boot_ms
+            stagger_ms = self._stagger_ms(wakes_ms)
+        self._wakes_boot_ms = wakes_ms
+        return max(wakes_ms + stagger_ms - now_ms, 1)
+
+    def _stagger_ms(self, alarm_boot_ms: int) -> int:
+        """How long to leave an alarm to the others, which have it, too: nothing where it is ours."""
+        for call in self._parked.values():
+            until_boot_ms = call.until_boot_ms
+            if until_boot_ms is not None and until_boot_ms <= alarm_boot_ms:
+                return 0
+        presence = self._plane.presence
+        try:
+            before = sum(other < presence.process_id for other in presence.others())
+        except AuthorityUnavailable:
+            return 0
+        return min(before * ALARM_STAGGER_MS, ALARM_STAGGER_MS_MAX)
 
     def _tell(self, message: str, error: Exception | None = None) -> None:
         """Nobody: whoever asks is told by what is raised."""

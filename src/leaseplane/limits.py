@@ -19,8 +19,21 @@ ALARM_RECHECK_MS: Final = 200
 """The longest sleep of an alarm. Another process may have stored an earlier end meanwhile and be gone;
 an end that was stored during the sleep is seen this late at most."""
 
+ALARM_STAGGER_MS: Final = 4
+ALARM_STAGGER_MS_MAX: Final = 100
+"""How long after the one before it an embedded process comes for an alarm that all have; by then the first
+has done what is due, and the others see that."""
+
+EMBEDDED_RECHECK_MS: Final = 700
+"""The longest sleep of the alarm of an embedded process. There may be many of them, so each looks less
+often than a server. Whatever another process stored meanwhile ends a lease length later at the earliest;
+what ends sooner (a poller's chance) is watched by who stored it, and handed on to the others as it leaves."""
+
 PROCESS_RECHECK_MS: Final = 400
-"""How often a process looks for others that have died."""
+"""How often a server looks for processes that have died; an embedded process does whenever it looks."""
+
+PROCESS_LOOK_SHARED_MS: Final = 200
+"""For so long the look of one process at all the others does for the rest, too, while it lives."""
 
 PROCESS_DEAD_MS_MAX: Final = 1_000
 """Within this time the parked requests of a dead process are withdrawn."""
@@ -212,8 +225,10 @@ SIGNING_KEYS_MAX: Final = 10_000
 # -- the client --------------------------------------------------------------------------------
 
 PARK_SLICE_MS: Final = 10_000
-"""How long one request of a client is parked. It asks again then, keeping its place, so that what is
-handed to it was asked for a short while ago, and most of the lease is left by its own count."""
+"""How long one request of a client to a server is parked. It asks again then, keeping its place, so that
+what is handed to it was asked for a short while ago, and most of the lease is left by its own count.
+Embedded, it is parked for as long as there is: each time-out is a transaction, and an alarm in every process.
+What it is handed late it renews first, which takes no network."""
 
 PARK_SLICE_TOLD_MS: Final = 5_000
 """The same where someone wants to be told how the queue does."""
@@ -248,7 +263,10 @@ between two renewals."""
 
 assert LEASE_MS_MIN <= LEASE_MS_STANDARD <= LEASE_MS_MAX
 assert ALARM_RECHECK_MS < ALARM_LATE_MS_MAX < LEASE_MS_MIN
-assert PROCESS_RECHECK_MS < PROCESS_DEAD_MS_MAX
+assert ALARM_RECHECK_MS < PROCESS_RECHECK_MS < EMBEDDED_RECHECK_MS < PROCESS_DEAD_MS_MAX
+assert EMBEDDED_RECHECK_MS + PROCESS_LOOK_SHARED_MS < PROCESS_DEAD_MS_MAX
+assert EMBEDDED_RECHECK_MS + ALARM_LATE_MS_MAX < LEASE_MS_MIN
+assert ALARM_STAGGER_MS < ALARM_STAGGER_MS_MAX < ALARM_LATE_MS_MAX // 2
 assert ALARM_LATE_MS_MAX < PARKED_OVERDUE_MS
 assert WAIT_MS_BASE * 2**WAIT_DOUBLINGS_MAX == WAIT_MS_MAX
 assert WAIT_MS_MAX + POLLING_GRACE_MS < LEASE_MS_MIN + ALARM_LATE_MS_MAX

@@ -133,6 +133,43 @@ input()
             assert plane.trust(BOB).expired == 1
 
 
+def test_the_holder_is_killed_while_three_processes_are_parked(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from leaseplane import Plane
+with Plane(agent="did:example:" + sys.stdin.readline().strip()) as plane:
+    lease = plane.acquire({DB!r})
+    print(lease.fence, flush=True)
+    sys.stdin.readline()
+    lease.release()
+"""
+    with plane_in(tmp_path, lease_ms=1_000) as looking:
+        names = ["holder", "first", "second", "third"]
+        processes = []
+        for place, name in enumerate(names):
+            process = python(code, folder=tmp_path)
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{name}\n")
+            process.stdin.flush()
+            if place == 0:
+                fences = [int(process.stdout.readline())]
+            else:
+                until(lambda place=place: len(looking.waiting(DB).waiting) == place, f"{name} waits")
+            processes.append(process)
+        order = [wait["actorDid"] for wait in looking.waiting(DB).waiting]
+        assert order == [f"did:example:{name}" for name in names[1:]]
+        processes[0].kill()
+        for process in processes[1:]:
+            assert process.stdin is not None and process.stdout is not None
+            # Each has it in its turn, and only when the one before has let go.
+            fences.append(int(process.stdout.readline()))
+            process.communicate("\n", timeout=PATIENCE_S)
+            assert process.returncode == 0
+        processes[0].communicate()
+        assert fences == sorted(set(fences))
+        assert looking.trust("did:example:holder").expired == 1
+
+
 def test_a_lease_is_renewed_in_the_background_while_the_program_computes(tmp_path: Path) -> None:
     with plane_in(tmp_path, lease_ms=1_000) as plane:
         renewed = threading.Event()

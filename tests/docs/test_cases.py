@@ -22,7 +22,7 @@ def functions_in(path: Path) -> set[str]:
 
 
 def test_the_table_has_the_cases_that_concern_what_there_is() -> None:
-    numbers = [*range(1, 6), *range(7, 20), *range(21, 32), 35, *range(37, 43), 44, 49, 50]
+    numbers = [*range(1, 36), *range(37, 43), 44, 48, 49, 50]
     assert set(ROWS) == {str(number) for number in numbers} | {"21a"}
 
 

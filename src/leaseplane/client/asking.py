@@ -104,6 +104,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     access: Access | None = None
     note: str | None = None
     timeout_ms: int | None = None
+    park_slice_ms: int = PARK_SLICE_MS
+    """How long one request is parked, where nobody wants to be told how the queue does."""
     on_wait: Callable[[LeaseHeld], None] | None = None
     """Told of each refusal while it waits."""
 
@@ -294,7 +296,7 @@ class _Acquiring:
         return max(0, self.started_ms + self.wish.timeout_ms - self.now_ms)
 
     def _park_ms(self) -> int:
-        slice_ms = PARK_SLICE_MS if self.wish.on_wait is None else PARK_SLICE_TOLD_MS
+        slice_ms = self.wish.park_slice_ms if self.wish.on_wait is None else PARK_SLICE_TOLD_MS
         return int(min(slice_ms, self._left_ms()))
 
     def _is_hopeless(self) -> bool:

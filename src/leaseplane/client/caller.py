@@ -17,7 +17,7 @@ from leaseplane.client.asking import Chance, Wish
 from leaseplane.client.channel import Channel, PlaneClosed, Request
 from leaseplane.client.outcomes import LeaseHeld
 from leaseplane.clock import Clock, SystemClock
-from leaseplane.limits import INSTANCE_CHARS_MAX
+from leaseplane.limits import INSTANCE_CHARS_MAX, PARK_MS_MAX, PARK_SLICE_MS
 from leaseplane.model import Access
 from leaseplane.operations import BREAK, LEASE, RELEASE, TRUST, WAIT, WITHDRAW, Operation
 from leaseplane.secret import Secret
@@ -183,6 +183,7 @@ class Caller:
             access=access,
             note=note,
             timeout_ms=None if timeout_s is None else int(timeout_s * 1000),
+            park_slice_ms=PARK_MS_MAX if self.settings.url is None else PARK_SLICE_MS,
             on_wait=on_wait,
         )
 

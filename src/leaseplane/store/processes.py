@@ -14,13 +14,14 @@ import errno
 import os
 import re
 import socket
+import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
-from leaseplane.limits import SOCKET_PATH_BYTES_MAX, WAKES_DRAINED_MAX
+from leaseplane.limits import PROCESS_LOOK_SHARED_MS, SOCKET_PATH_BYTES_MAX, WAKES_DRAINED_MAX
 from leaseplane.model import AuthorityUnavailable
 from leaseplane.store.folder import FolderRefused
 from leaseplane.store.kernel_lock import KernelLock
@@ -28,6 +29,7 @@ from leaseplane.store.kernel_lock import KernelLock
 _PROCESS_ID: Final = re.compile(r"[0-9a-f]{16}")
 _PUBLISH_TRIES_MAX: Final = 100
 _LOOK_AGAIN: Final = b"."
+_LOOKED: Final = struct.Struct("<Q16s")
 _FULL: Final = frozenset({errno.EAGAIN, errno.ENOBUFS})
 
 
@@ -45,6 +47,7 @@ class Presence:
         self._folder_fd = folder_fd
         self._lock = lock
         self._inbox = inbox
+        self._note_fd = -1
         self._is_open = True
         _open.add(self)
 
@@ -133,6 +136,35 @@ class Presence:
         self._check_open()
         return {process_id for process_id in process_ids if self._is_dead(process_id)}
 
+    def is_looked_after(self, now_boot_ms: int) -> bool:
+        """Whether another process, which lives, has just looked for the dead among all: then it need not be
+        done again. Otherwise many processes would cost each other more than they do."""
+        self._check_open()
+        try:
+            note = os.pread(self._note(), _LOOKED.size, 0)
+        except OSError:
+            return False
+        if len(note) != _LOOKED.size:
+            return False
+        looked_boot_ms, who = _LOOKED.unpack(note)
+        if not 0 <= now_boot_ms - looked_boot_ms < PROCESS_LOOK_SHARED_MS:
+            return False
+        process_id = who.decode("ascii", "replace")
+        return _PROCESS_ID.fullmatch(process_id) is not None and not self._is_dead(process_id)
+
+    def looked(self, since_boot_ms: int) -> None:
+        """Tell the others that this process has just looked for the dead, and when it began to."""
+        self._check_open()
+        # Where it cannot be told they look themselves.
+        with suppress(OSError):
+            os.pwrite(self._note(), _LOOKED.pack(since_boot_ms, self._process_id.encode("ascii")), 0)
+
+    def _note(self) -> int:
+        if self._note_fd == -1:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._note_fd = os.open("looked", flags, 0o600, dir_fd=self._folder_fd)
+        return self._note_fd
+
     def others(self) -> set[str]:
         """All processes that have appeared in the folder and were not buried, alive or dead, but this."""
         self._check_open()
@@ -178,6 +210,8 @@ class Presence:
         self._is_open = False
         self._inbox.close()
         self._lock.close()
+        if self._note_fd != -1:
+            os.close(self._note_fd)
         os.close(self._folder_fd)
 
     def _is_dead(self, process_id: str) -> bool:

@@ -27,10 +27,9 @@ _STATUSES = """\
 | 1 | refused: held, deadlock, stale, not authorised, a receipt that does not verify |
 | 2 | wrong usage: of the command line, a setting, or a data folder |
 | 3 | the authority cannot be reached |
-| 4 | `run` lost its lease, and ended the command for it |
+| 4 | of `run`: the lease was lost, and the command was ended for it |
 
-`run` otherwise answers the command's own status, 126 and 127 where it cannot be started, and 128+n where
-signal n ended it or the wait.
+`run` otherwise has the status of its command, or 128 and a signal's number, 126 or 127 as a shell has them.
 
 What went wrong is one line on stderr, which says what to do. With `--json`, stdout has one JSON object
 then, too: the REST body where there is one, and otherwise `{"ok": false, "error": …, "message": …}`, where
