@@ -8,8 +8,8 @@ processes, and looks for the dead: every process that has a folder open does.
 import os
 import select
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -124,6 +124,21 @@ class EmbeddedEngine(Desk):
             self.put(Done(work, done))
             self._run()
         return done.result()
+
+    @contextmanager
+    def still(self) -> Iterator[bool]:
+        """Whether no transaction of this process is open, and then none will be while the block runs.
+
+        Never blocks, so it may be used in a signal's handler, which interrupts any code of its thread.
+        """
+        if not self._turn.acquire(blocking=False):
+            yield False
+            return
+        try:
+            # This very thread may be in the middle of one.
+            yield not self._is_running
+        finally:
+            self._turn.release()
 
     def watch(self) -> None:
         """See that the alarm runs from now on, and wake-ups are heard."""

@@ -180,6 +180,9 @@ RUN_LOOK_MS: Final = 500
 """The longest that a wrapper or its guard sleeps while the command's time runs: a sleep does not end by a
 machine's suspend, and a lease does."""
 
+RUN_STILL_RETRY_MS: Final = 2
+"""How soon a process that Ctrl-Z has reached in a transaction looks whether it can be stopped."""
+
 RUN_SWEEP_LOOK_MS_MAX: Final = 100
 """How often a guard looks whether a group that has been ended is gone."""
 

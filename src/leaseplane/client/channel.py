@@ -5,6 +5,7 @@ bytes, those of the contract's REST bodies, so that nothing above has to know wh
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -64,6 +65,11 @@ class Channel(Protocol):
 
         Raises `PlaneClosed` after `close`.
         """
+        ...
+
+    def still(self) -> AbstractContextManager[bool]:
+        """Whether this process may be stopped now without anybody else having to wait for it. Then it stays
+        so while the block runs. Never blocks."""
         ...
 
     def close(self) -> None:

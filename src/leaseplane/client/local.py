@@ -1,6 +1,7 @@
 """The channel to an embedded plane: from a request to the engine's ask, and back, without HTTP."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from leaseplane.answers import Rendered, refuse
 from leaseplane.client.channel import Answer, PlaneClosed, Request
@@ -38,6 +39,10 @@ class LocalChannel:
             self._principal, command, facts, request.idempotency_key, here=self._decides_here
         )
         return LocalSent(asked)
+
+    def still(self) -> AbstractContextManager[bool]:
+        """A process that is stopped in a transaction keeps the database's only write lock."""
+        return self._engine.still()
 
     def close(self) -> None:
         self._engine.close()

@@ -1,7 +1,7 @@
 """`Plane`: a plane for programs that may block, embedded or at a URL."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -191,6 +191,15 @@ class Plane:
         return outcome_of(blocking.run(steps, caller.channel, caller.clock), kind)
 
     # -- life ----------------------------------------------------------------------------------
+
+    def still(self) -> AbstractContextManager[bool]:
+        """For whoever is about to stop this process (Ctrl-Z): whether nobody would have to wait for it.
+
+        True where no transaction on the data folder is open; then none will be while the block runs.
+        Otherwise a process that is stopped keeps everyone from the folder: try again in a moment. Never
+        blocks, so that a signal's handler may ask.
+        """
+        return self._caller.channel.still()
 
     def close(self) -> None:
         """Let go of what is still held, give up what is parked, and leave."""

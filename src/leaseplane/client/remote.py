@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -132,6 +133,10 @@ class RemoteChannel:
                 AuthorityUnavailable(f"nothing was sent to {self.url}, for want of a thread: {error}")
             )
         return exchange
+
+    def still(self) -> AbstractContextManager[bool]:
+        """Nobody waits for a client."""
+        return nullcontext(True)
 
     def close(self) -> None:
         """Hang up what is under way, and end the threads that are idle. Nothing is sent afterwards."""

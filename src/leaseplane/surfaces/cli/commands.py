@@ -16,7 +16,7 @@ _MORE = (
     "LEASEPLANE_URL and LEASEPLANE_API_KEY point commands at a server; without them they work on the data "
     "folder itself, beside a running server too. `workspace` and `key` always do: where LEASEPLANE_URL is "
     "set, name the folder with --data. `agent` does, too: agents are this machine's.\n\n"
-    "exit status: 0 done, 1 refused, 2 wrong usage, 3 the authority cannot be reached"
+    "exit status: 0 done, 1 refused, 2 wrong usage, 3 the authority cannot be reached, 4 `run` lost its lease"
 )
 
 

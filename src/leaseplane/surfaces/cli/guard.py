@@ -256,18 +256,21 @@ class Guard:
 
     def close(self) -> None:
         """Part with the guard, and wait until it is gone. A command that was not begun never runs."""
-        for each in (self._go_fd, self._orders_fd, self._events_fd):
+        # First forgotten: a signal may come in between, and what it has to tell goes nowhere then.
+        closing = (self._go_fd, self._orders_fd, self._events_fd)
+        self._go_fd = self._orders_fd = self._events_fd = -1
+        for each in closing:
             if each >= 0:
                 os.close(each)
-        self._go_fd = self._orders_fd = self._events_fd = -1
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
     def _tell(self, kind: bytes, one: int, other: int) -> None:
         # Lost only on a guard that is dead, whose end `events` tells, or one that was stopped for thousands
         # of messages: the deadlines that it has then are earlier ones.
-        with contextlib.suppress(BrokenPipeError, BlockingIOError):
-            os.write(self._orders_fd, MESSAGE.pack(kind, one, other))
+        if self._orders_fd >= 0:
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                os.write(self._orders_fd, MESSAGE.pack(kind, one, other))
 
 
 @contextlib.contextmanager

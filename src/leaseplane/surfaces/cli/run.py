@@ -7,8 +7,8 @@ the plane: the wait, the lease's deadlines, the signals, the terminal, and the e
 import argparse
 import contextlib
 import os
+import select
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -20,6 +20,7 @@ from leaseplane.limits import (
     RUN_KILL_BEFORE_END_MS_MAX,
     RUN_KILL_BEFORE_END_PART,
     RUN_LOOK_MS,
+    RUN_STILL_RETRY_MS,
     RUN_TERM_BEFORE_END_MS_MAX,
     RUN_TERM_BEFORE_END_PART,
 )
@@ -37,6 +38,7 @@ from leaseplane.surfaces.cli.guard import (
     Stopped,
     start_guard,
 )
+from leaseplane.surfaces.cli.interruption import Interrupted, Signals, end_by
 from leaseplane.surfaces.cli.lease import seconds
 from leaseplane.surfaces.cli.parser import Commands, add_command
 from leaseplane.surfaces.cli.terminal import REFUSED, USAGE, CommandRefused, Terminal
@@ -50,14 +52,6 @@ if TYPE_CHECKING:
 LOST: Final = 4
 """The exit status of a `run` whose lease was lost."""
 
-_PASSED_ON: Final = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
 _FROM_THE_KEYBOARD: Final = (signal.SIGINT, signal.SIGQUIT)
 _WANTS_THE_TERMINAL: Final = (signal.SIGTTIN, signal.SIGTTOU)
 
@@ -130,14 +124,14 @@ def _run(args: argparse.Namespace, terminal: Terminal) -> int:
         raise CommandRefused(str(missing)) from None
     _open_standard_files()
     foreground = Foreground.open()
-    signals = _Signals()
+    signals = Signals()
     try:
         return _Run(args, terminal, guard, foreground, signals).to_its_end()
-    except _Interrupted as interrupted:
+    except Interrupted as interrupted:
         # While waiting. As for a command that was ended, below.
         if foreground is not None and interrupted.number == signal.SIGINT:
             guard.close()
-            _end_by(signal.SIGINT, everyone=False)
+            end_by(signal.SIGINT, everyone=False)
         return 128 + interrupted.number
     finally:
         # Whatever it was: nothing that has not begun will, and nothing that has is left.
@@ -185,58 +179,12 @@ def _open_standard_files() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _end_by(number: int, *, everyone: bool) -> None:
-    """End as a process that this signal has ended, so that a script that runs us ends as well: a shell
-    looks at how its command ended. `everyone`: the rest of the script did not get it, since the command was
-    alone in the foreground."""
-    signal.signal(number, signal.SIG_DFL)
-    if everyone:
-        os.killpg(os.getpgrp(), number)
-    os.kill(os.getpid(), number)
-
-
 def deadlines(ends_boot_ms: int, ttl_ms: int) -> tuple[int, int]:
     """When a command gets TERM, and when KILL, for a lease that is certainly held until `ends_boot_ms`."""
     return (
         ends_boot_ms - min(RUN_TERM_BEFORE_END_MS_MAX, ttl_ms // RUN_TERM_BEFORE_END_PART),
         ends_boot_ms - min(RUN_KILL_BEFORE_END_MS_MAX, ttl_ms // RUN_KILL_BEFORE_END_PART),
     )
-
-
-class _Interrupted(KeyboardInterrupt):
-    """A signal that means the end came while nothing was running."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-class _Signals:
-    """What the signals do that come to this process: end a wait, and go on to a command that runs.
-
-    Those that this process was started to ignore (by `nohup`, or by a script's `&`) stay ignored.
-    """
-
-    def __init__(self) -> None:
-        self._do: Callable[[int], None] = self._interrupt
-        for number in _PASSED_ON:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._came)
-
-    def _came(self, number: int, frame: FrameType | None) -> None:
-        self._do(number)
-
-    def _interrupt(self, number: int) -> None:
-        raise _Interrupted(number)
-
-    def pass_on_to(self, guard: Guard) -> None:
-        self._do = guard.signal
-
-    def interrupt(self) -> None:
-        self._do = self._interrupt
-
-    def ignore(self) -> None:
-        self._do = lambda number: None
 
 
 class _Run:
@@ -248,7 +196,7 @@ class _Run:
         terminal: Terminal,
         guard: Guard,
         foreground: Foreground | None,
-        signals: _Signals,
+        signals: Signals,
     ) -> None:
         self._args = args
         self._terminal = terminal
@@ -259,26 +207,34 @@ class _Run:
         self._is_ended_by_us = False
         """The guard has begun to end it: for the lease, since nothing else makes it."""
         self._lost_boot_ms: int | None = None
+        self._plane: Plane | None = None
         self._refused_status = REFUSED
 
     def to_its_end(self) -> int:
         """The exit status of `leaseplane run`."""
         with asked_plane(self._args, self._terminal, makes=True) as plane:
-            lease = self._waited_for(plane)
-            if lease is None:
-                return self._refused_status
+            self._plane = plane
+            stopping = signal.getsignal(signal.SIGTSTP)
+            self._stop_between_transactions()
             try:
-                ended = self._under(lease)
+                lease = self._waited_for(plane)
+                if lease is None:
+                    return self._refused_status
+                try:
+                    ended = self._under(lease)
+                finally:
+                    # The command is gone, or never was; `Guard.close` sees to it where we fail.
+                    self._guard.close()
+                    if self._foreground is not None:
+                        self._foreground.take_back()
+                status = self._let_go(lease, ended)
             finally:
-                # The command is gone, or never was; `Guard.close` sees to it where we fail.
-                self._guard.close()
-                if self._foreground is not None:
-                    self._foreground.take_back()
-            status = self._let_go(lease, ended)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGTSTP, stopping)
         self._signals.ignore()
         by_keyboard = ended.number in _FROM_THE_KEYBOARD and self._foreground is not None
         if by_keyboard and status != LOST:
-            _end_by(ended.number, everyone=self._was_in_foreground)
+            end_by(ended.number, everyone=self._was_in_foreground)
         return status
 
     # -- the wait ------------------------------------------------------------------------------
@@ -300,7 +256,7 @@ class _Run:
             )
             granted = True
             return lease
-        except _Interrupted:
+        except Interrupted:
             line.done(granted=False)
             self._let_go_of_what_came_too_late(plane)
             raise
@@ -434,6 +390,19 @@ class _Run:
         if self._foreground is not None and signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
             signal.signal(signal.SIGTSTP, lambda number, frame: self._guard.signal(number))
 
+    def _stop_between_transactions(self) -> None:
+        """Have Ctrl-Z stop us while we wait, but not in a transaction, where we would keep everyone from the
+        data folder for as long as we are stopped."""
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN:
+            return
+
+        def stop_or_try_again(number: int, frame: FrameType | None) -> None:
+            if not self._stop_ourselves(signal.SIGTSTP):
+                signal.setitimer(signal.ITIMER_REAL, RUN_STILL_RETRY_MS / 1000)
+
+        signal.signal(signal.SIGALRM, stop_or_try_again)
+        signal.signal(signal.SIGTSTP, stop_or_try_again)
+
     def _stopped(self, lease: "Lease", group: int, number: int) -> None:
         """The command is stopped. A shell expects its job to be, and to have the terminal."""
         foreground = self._foreground
@@ -445,7 +414,8 @@ class _Run:
             self._guard.signal(signal.SIGCONT)
             return
         had_foreground = foreground.take_back()
-        self._stop_ourselves(number if number in _WANTS_THE_TERMINAL else signal.SIGTSTP)
+        while not self._stop_ourselves(number if number in _WANTS_THE_TERMINAL else signal.SIGTSTP):
+            select.poll().poll(RUN_STILL_RETRY_MS)
         # Continued, perhaps hours later. By then the guard may have ended what it had to.
         if not lease.is_held:
             self._guard.end(RUN_KILL_AFTER_LOSS_MS)
@@ -454,16 +424,20 @@ class _Run:
             self._give_foreground(group)
         self._guard.signal(signal.SIGCONT)
 
-    def _stop_ourselves(self, number: int) -> None:
+    def _stop_ourselves(self, number: int) -> bool:
         """Stop this process and the rest of its job, as Ctrl-Z would have if the command were one of them.
 
-        Returns when it is continued. Where no shell could continue it, it is not stopped (POSIX: a signal
-        of the terminal's does not stop an orphaned process group).
+        False where it is in a transaction now; otherwise it returns when it is continued. Where no shell
+        could continue it, it is not stopped (POSIX: a terminal's signal does not stop an orphaned group).
         """
-        handler = signal.signal(number, signal.SIG_DFL)
-        # Of the threads that could take it the kernel prefers the one that is running, which is this one.
-        os.killpg(os.getpgrp(), number)
-        signal.signal(number, handler)
+        assert self._plane is not None
+        with self._plane.still() as still:
+            if still:
+                handler = signal.signal(number, signal.SIG_DFL)
+                # Of the threads that could take it the kernel prefers the one that runs, which is this one.
+                os.killpg(os.getpgrp(), number)
+                signal.signal(number, handler)
+        return still
 
     # -- the end -------------------------------------------------------------------------------
 
