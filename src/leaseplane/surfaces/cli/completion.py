@@ -28,8 +28,8 @@ def add_to(commands: Commands) -> None:
         "In fish, print it where fish looks:\n\n"
         "    leaseplane completion fish > ~/.config/fish/completions/leaseplane.fish\n\n"
         "A shell starts faster where it finds the script in a file: `leaseplane` in "
-        "~/.local/share/bash-completion/completions, or `_leaseplane` in a folder of zsh's fpath. Print it anew "
-        "after an upgrade.",
+        "~/.local/share/bash-completion/completions, or `_leaseplane` in a folder of zsh's fpath. Print it "
+        "anew after an upgrade.",
         run=_print,
     )
     parser.add_argument("shell", choices=SHELLS, help="for which shell")
@@ -43,14 +43,20 @@ def _print(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script for one of `SHELLS`, of the whole command line that `parser` reads."""
+    """The script for one of `SHELLS`, of the whole command line that `parser` reads.
+
+    `parser` is made ready for it, and of no other use afterwards.
+    """
     import shtab
 
     for action in _arguments(parser):
-        completed = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar))
-        if completed is not None:
+        metavar = str(action.metavar)
+        if metavar in ("FILE", "DIR"):
             # How shtab is told of it; argparse passes over what it does not know.
-            action.complete = completed  # type: ignore[attr-defined]
+            action.complete = shtab.FILE if metavar == "FILE" else shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif metavar.startswith("-- "):
+            # Not for shtab, which would complete no options in front of the dashes.
+            action.help = argparse.SUPPRESS
     script = shtab.complete(parser, shell, preamble=_ZSH if shell == "zsh" else "")
     return script + {"bash": _BASH, "zsh": "", "fish": _FISH}[shell]
 
