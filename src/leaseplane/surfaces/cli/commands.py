@@ -42,6 +42,7 @@ COMMANDS: Final = (
     Command("agent", "agent"),
     Command("workspace", "workspace"),
     Command("key", "key"),
+    Command("completion", "completion"),
 )
 """In the order in which they are told."""
 
