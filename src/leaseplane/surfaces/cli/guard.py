@@ -135,11 +135,12 @@ def start_guard(
             for each in (ours_in, ours_out, go_out):
                 os.close(each)
             os.setpgid(0, 0)
+            guard = os.getpid()
             child = os.fork()
             if child == 0:
                 os.close(guard_in)
                 os.close(guard_out)
-                _be_the_command(command, environment, command_in, boot_ms, mask)
+                _be_the_command(command, environment, command_in, guard, boot_ms, mask)
             os.close(command_in)
             keep_watch(child, guard_in, guard_out, boot_ms, kill_after_ms, orphan_kill_after_ms)
             os._exit(0)
@@ -289,10 +290,10 @@ def _be_the_command(
     command: Sequence[str],
     environment: Mapping[str, str],
     go_fd: int,
+    guard: int,
     boot_ms: BootClock,
     mask: _Signals,
 ) -> NoReturn:
-    guard = os.getppid()
     os.setpgid(0, 0)
     _die_with(guard)
     restore_signals()
@@ -335,5 +336,6 @@ def _die_with(guard: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # It may have died before that, even before this process first ran: told by the guard, not asked now.
         if os.getppid() != guard:
             os._exit(NOT_EXECUTABLE)
