@@ -7,7 +7,7 @@ parked, and a caller who gives up before, while and just after the authority has
 
 import json
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, Literal, TypeAlias
 
 from leaseplane.client.asking import INTERRUPTED, Aside, Chance, Event, HangUp, Join, Pause, Send, Step
@@ -26,6 +26,7 @@ Fault: TypeAlias = Literal[
     "lost",
     "applied but unanswered",
     "cut off while parked",
+    "still on its way",
     "given up on its way",
     "given up when it arrived",
     "given up while parked",
@@ -43,11 +44,14 @@ FAULTS_OF: Final[dict[type[Step], tuple[Fault, ...]]] = {
         "given up when it was answered",
     ),
     Pause: ("given up on its way", "given up when it arrived"),
-    Aside: ("not reached", "lost", "applied but unanswered"),
-    Join: ("lost", "applied but unanswered"),
+    Aside: ("not reached", "lost", "applied but unanswered", "given up when it arrived"),
+    Join: ("lost", "applied but unanswered", "still on its way"),
     HangUp: (),
 }
 """What can become of each step. Once it was given up, nobody gives up again."""
+
+Plan: TypeAlias = dict[int, Fault]
+"""What goes wrong in a run, by the number of the step."""
 
 
 class HonestAuthority:
@@ -67,13 +71,16 @@ class HonestAuthority:
         self.answers: dict[str, Answer] = {}
         self.refused_as: dict[str, object] | None = None
         self.too_many_until_ms: float = 0
+        self.sends_away_at_ms: float = NEVER
+        """When it stops, say: who is parked then is refused before the time, and keeps the place."""
 
     # -- time ----------------------------------------------------------------------------------
 
     def pass_time(self, ms: float) -> None:
         until_ms = self.now_ms + math.ceil(ms)
         while True:
-            due_ms = [at_ms for at_ms in (self.free_at_ms, self.ends_ms) if at_ms > self.now_ms]
+            moments_ms = (self.free_at_ms, self.ends_ms, self.sends_away_at_ms)
+            due_ms = [at_ms for at_ms in moments_ms if at_ms > self.now_ms]
             if self.parked is not None:
                 due_ms.append(self.parked_until_ms)
             self.now_ms = int(min(until_ms, *due_ms))
@@ -84,7 +91,7 @@ class HonestAuthority:
             if self.parked is not None:
                 if self.holder in (None, US):
                     self._answer_parked(self.granted())
-                elif self.now_ms >= self.parked_until_ms:
+                elif self.now_ms >= self.parked_until_ms or self.now_ms == self.sends_away_at_ms:
                     # The place is kept.
                     self._answer_parked(self.held())
             if self.now_ms == until_ms:
@@ -93,8 +100,8 @@ class HonestAuthority:
     def pass_time_until_parked_is_answered(self, at_most_ms: float = NEVER) -> None:
         until_ms = self.now_ms + at_most_ms
         while self.parked is not None and self.now_ms < until_ms:
-            due_ms = min(until_ms, self.parked_until_ms, max(self.free_at_ms, self.now_ms + 1))
-            self.pass_time(due_ms - self.now_ms)
+            moments_ms = (until_ms, self.parked_until_ms, self.free_at_ms, self.sends_away_at_ms)
+            self.pass_time(min(at_ms for at_ms in moments_ms if at_ms > self.now_ms) - self.now_ms)
 
     def _answer_parked(self, answer: Answer) -> None:
         assert self.parked is not None
@@ -186,9 +193,9 @@ def told(status: int, retry_after_s: int | None = None, **members: Any) -> Answe
 class Doer:
     """Does the steps, and lets those go wrong that its plan names by their number."""
 
-    def __init__(self, authority: HonestAuthority, plan: Mapping[int, Fault] | None = None) -> None:
+    def __init__(self, authority: HonestAuthority, plan: Plan | None = None) -> None:
         self.authority = authority
-        self.plan: Mapping[int, Fault] = plan or {}
+        self.plan = plan or {}
         self.steps: list[Step] = []
         self.given_up_at: int | None = None
         self._on_its_way: Request | None = None
@@ -198,6 +205,14 @@ class Doer:
 
     def run(self, generator: Generator[Step, Event, Any]) -> Any:
         """What it came to. Raises what it raises."""
+        try:
+            return self._run(generator)
+        finally:
+            if self._on_its_way is not None:
+                # Nobody hung up: it arrives when everybody has gone.
+                self.authority.ask(self._on_its_way)
+
+    def _run(self, generator: Generator[Step, Event, Any]) -> Any:
         step = next(generator)
         while True:
             number, fault = len(self.steps), self.plan.get(len(self.steps))
@@ -268,10 +283,18 @@ class Doer:
             case "lost":
                 return OutcomeUnknown("lost")
         answer = self.authority.ask(request)
-        return OutcomeUnknown("unanswered") if fault == "applied but unanswered" else answer
+        match fault:
+            case "applied but unanswered":
+                return OutcomeUnknown("unanswered")
+            case "given up when it arrived":
+                return INTERRUPTED
+        return answer
 
     def _join(self, ms: float, fault: Fault | None) -> Any:
         authority = self.authority
+        if fault == "still on its way":
+            authority.pass_time(ms)
+            return self._answer if self._on_its_way is None else None
         request, self._on_its_way = self._on_its_way, None
         if request is not None:
             if fault == "lost":
@@ -286,3 +309,33 @@ class Doer:
             authority.pass_time_until_parked_is_answered(ms)
             self._answer = authority.parked_answer
         return self._answer
+
+
+class Unsteady(Doer):
+    """Reaches the authority only outside of these times."""
+
+    def __init__(
+        self, authority: HonestAuthority, *away_ms: tuple[int, float], plan: Plan | None = None
+    ) -> None:
+        super().__init__(authority, plan)
+        self.away_ms = away_ms
+
+    def send(self, request: Request, fault: Fault | None) -> Any:
+        if any(since_ms <= self.authority.now_ms < until_ms for since_ms, until_ms in self.away_ms):
+            return AuthorityUnavailable("away")
+        return super().send(request, fault)
+
+
+def plans(run: Callable[[Plan], Doer], faults_at_once: int) -> Iterator[tuple[Plan, Doer]]:
+    """Every plan with so many faults at most, at any of the steps that there are then, as it was run."""
+    to_do: list[Plan] = [{}]
+    while to_do:
+        plan = to_do.pop()
+        doer = run(plan)
+        yield plan, doer
+        if len(plan) == faults_at_once:
+            continue
+        for number in range(max(plan, default=-1) + 1, len(doer.steps)):
+            for fault in FAULTS_OF[type(doer.steps[number])]:
+                if doer.given_up_at is None or not fault.startswith("given up"):
+                    to_do.append({**plan, number: fault})

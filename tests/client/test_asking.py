@@ -1,7 +1,6 @@
 """The core of the client, with no I/O: what it does next, and that it leaves nothing behind."""
 
 import json
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from tests.client.honest import (
     BREAKS_AFTER_MS,
     CHANCE,
-    FAULTS_OF,
     KEYLESS,
     NEVER,
     OTHER,
@@ -18,9 +16,21 @@ from tests.client.honest import (
     Doer,
     Fault,
     HonestAuthority,
+    Plan,
+    Unsteady,
+    plans,
+    told,
 )
 
-from leaseplane import AuthorityUnavailable, Deadlock, LeaseHeld, LeaseLost, OutcomeUnknown, TooMany
+from leaseplane import (
+    AuthorityUnavailable,
+    Deadlock,
+    LeaseHeld,
+    LeaseLost,
+    NotAllowed,
+    OutcomeUnknown,
+    TooMany,
+)
 from leaseplane.client.asking import (
     Aside,
     Chance,
@@ -64,19 +74,6 @@ def aside(doer: Doer) -> list[Operation]:
 
 def parked_ms(doer: Doer) -> list[object]:
     return [request.members.get("maxWaitMs") for request in sent(doer)]
-
-
-class Unsteady(Doer):
-    """Reaches the authority only outside of these times."""
-
-    def __init__(self, authority: HonestAuthority, *away_ms: tuple[int, float]) -> None:
-        super().__init__(authority)
-        self.away_ms = away_ms
-
-    def send(self, request: Request, fault: Fault | None) -> Any:
-        if any(since_ms <= self.authority.now_ms < until_ms for since_ms, until_ms in self.away_ms):
-            return AuthorityUnavailable("away")
-        return super().send(request, fault)
 
 
 def test_what_is_free_is_granted_at_once() -> None:
@@ -219,14 +216,48 @@ def test_where_too_little_is_left_by_our_own_count_it_is_renewed_before_it_is_to
     class Slow(Doer):
         def send(self, request: Any, fault: Fault | None) -> Any:
             answer = super().send(request, fault)
-            if "leaseId" not in request.members:
-                # On its way back for more than half a lease.
-                self.authority.pass_time(0.6 * TTL_MS)
+            # On its way back for more than half a lease; of the renewal, for a moment.
+            self.authority.pass_time(300 if "leaseId" in request.members else 0.6 * TTL_MS)
             return answer
 
     doer = Slow(HonestAuthority(None, NEVER))
     won = acquire(doer)
     assert won is not None and won.grant.renewed and won.sent_boot_ms == int(0.6 * TTL_MS)
+
+
+def test_where_that_renewal_is_refused_it_is_let_go_of() -> None:
+    class Strict(HonestAuthority):
+        def ask(self, request: Request) -> Answer | None:
+            if "leaseId" in request.members:
+                return told(403, ok=False, error="forbidden", message="not any more")
+            return super().ask(request)
+
+    authority = Strict(OTHER, free_at_ms=20_000)
+    with pytest.raises(NotAllowed):
+        acquire(Doer(authority), park_slice_ms=PARK_MS_MAX)
+    assert authority.holder is None
+
+
+def test_whatever_else_is_refused_while_it_waits_ends_the_wait() -> None:
+    class Strict(HonestAuthority):
+        def ask(self, request: Request) -> Answer | None:
+            if request.members.get("maxWaitMs"):
+                return told(403, ok=False, error="forbidden", message="not any more")
+            return super().ask(request)
+
+    authority = Strict(OTHER, NEVER)
+    with pytest.raises(NotAllowed):
+        acquire(Doer(authority), on_wait=lambda held: None)
+    assert not authority.waits
+
+
+def test_who_is_sent_away_before_the_time_stands_back_as_told_and_keeps_on() -> None:
+    authority = HonestAuthority(OTHER, free_at_ms=5_000)
+    authority.sends_away_at_ms = 2_000
+    doer = Doer(authority)
+    won = acquire(doer)
+    pauses_ms = [step.ms for step in doer.steps if isinstance(step, Pause)]
+    assert won is not None and pauses_ms == [40] and won.sent_boot_ms == 2_040
 
 
 def test_a_grant_that_is_over_before_it_arrives_is_asked_for_anew() -> None:
@@ -274,24 +305,9 @@ SITUATIONS: dict[str, Situation] = {
     "it becomes free so late that it is renewed first": (OTHER, 20_000, {"park_slice_ms": PARK_MS_MAX}),
     "the same at our time-out": (OTHER, 20_000, {"park_slice_ms": PARK_MS_MAX, "timeout_ms": 20_000}),
     "too many wait at first": (OTHER, 5_000, {}),
+    "we are sent away before our time": (OTHER, 5_000, {}),
 }
 FAULTS_AT_ONCE = 3
-Plan = dict[int, Fault]
-
-
-def plans(run: Callable[[Plan], Doer], faults_at_once: int) -> Iterator[tuple[Plan, Doer]]:
-    """Every plan with so many faults at most, at any of the steps that there are then, as it was run."""
-    to_do: list[Plan] = [{}]
-    while to_do:
-        plan = to_do.pop()
-        doer = run(plan)
-        yield plan, doer
-        if len(plan) == faults_at_once:
-            continue
-        for number in range(max(plan, default=-1) + 1, len(doer.steps)):
-            for fault in FAULTS_OF[type(doer.steps[number])]:
-                if doer.given_up_at is None or not fault.startswith("given up"):
-                    to_do.append({**plan, number: fault})
 
 
 @pytest.mark.parametrize("chance", [CHANCE, KEYLESS], ids=["with keys", "without keys"])
@@ -305,7 +321,10 @@ def test_whatever_goes_wrong_at_whatever_step_there_is_a_lease_in_hand_or_nothin
     def run(plan: Plan) -> Doer:
         nonlocal won
         authority = HonestAuthority(holder, free_at_ms)
-        authority.too_many_until_ms = 3_000 if situation.startswith("too many") else 0
+        if situation == "too many wait at first":
+            authority.too_many_until_ms = 3_000
+        elif situation == "we are sent away before our time":
+            authority.sends_away_at_ms = 2_000
         doer = Doer(authority, plan)
         won = None
         with suppress(LeaseHeld, AuthorityUnavailable, OutcomeUnknown):
@@ -432,12 +451,16 @@ def test_a_lease_is_let_go_of_whatever_goes_wrong_and_without_being_told_as_lost
         assert doer.authority.now_ms <= 2 * CLEAN_UP_MS_MAX, plan
 
 
-def test_one_that_is_over_already_is_told_as_lost() -> None:
+@pytest.mark.parametrize("plan", [{}, {0: "not reached"}])
+def test_one_that_is_over_already_is_told_as_lost(plan: Plan) -> None:
     with pytest.raises(LeaseLost):
-        release(Doer(HonestAuthority(OTHER, NEVER)))
+        release(Doer(HonestAuthority(OTHER, NEVER), plan))
 
 
-def test_one_whose_answer_was_lost_is_not() -> None:
+@pytest.mark.parametrize(
+    "plan", [{0: "applied but unanswered"}, {0: "applied but unanswered", 2: "not reached"}]
+)
+def test_one_whose_answer_was_lost_is_not(plan: Plan) -> None:
     class Forgetful(HonestAuthority):
         def ask(self, request: Any) -> Answer | None:
             self.answers.clear()
@@ -445,7 +468,7 @@ def test_one_whose_answer_was_lost_is_not() -> None:
 
     authority = Forgetful(None, NEVER)
     authority.granted()
-    assert release(Doer(authority, {0: "applied but unanswered"})) is None
+    assert release(Doer(authority, plan)) is None
 
 
 def test_where_nobody_answers_it_ends_with_the_lease() -> None:
@@ -453,3 +476,15 @@ def test_where_nobody_answers_it_ends_with_the_lease() -> None:
     with pytest.raises(AuthorityUnavailable):
         release(doer, held_until_ms=5_000)
     assert doer.authority.now_ms < 5_000
+
+
+@pytest.mark.parametrize("given_up_at", [0, 1])
+def test_who_is_interrupted_meanwhile_is_kept_for_a_little_while_only(given_up_at: int) -> None:
+    class Mute(Doer):
+        def send(self, request: Request, fault: Fault | None) -> Any:
+            return super().send(request, fault or "lost")
+
+    doer = Mute(held_by_us(), {given_up_at: "given up on its way", given_up_at + 1: "lost"})
+    with pytest.raises(OutcomeUnknown):
+        release(doer)
+    assert 0 < doer.authority.now_ms < 2 * CLEAN_UP_MS_MAX < TTL_MS
