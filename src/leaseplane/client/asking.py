@@ -216,12 +216,12 @@ class _Acquiring:
         # Where someone wants to know who holds it, the first ask is answered at once.
         parks = wish.on_wait is None
         request: Request | None = None
-        sent_ms = self.now_ms
+        is_unsure, sent_ms = False, self.now_ms
         while True:
             if request is None:
                 wait_ms = self._park_ms() if parks else 0
-                request, sent_ms = self._request(wait_ms), self.now_ms
-            self.may_have_left_something = True
+                request, is_unsure, sent_ms = self._request(wait_ms), False, self.now_ms
+            had_left_something, self.may_have_left_something = self.may_have_left_something, True
             event = yield from self._step(Send(request))
             if event is INTERRUPTED:
                 yield from self.clean_up(is_under_way=True)
@@ -229,8 +229,10 @@ class _Acquiring:
             failure = failure_in(event) if isinstance(event, Answer) else event
             if failure is not None:
                 assert isinstance(failure, AuthorityUnavailable | OutcomeUnknown)
-                if isinstance(failure, AuthorityUnavailable) and self.touched_ms is None:
-                    self.may_have_left_something = False
+                if isinstance(failure, AuthorityUnavailable):
+                    self.may_have_left_something = had_left_something
+                else:
+                    is_unsure = True
                 if self._is_hopeless():
                     yield from self.clean_up()
                     raise failure
@@ -238,9 +240,13 @@ class _Acquiring:
                 if (yield from self._step(Pause(_stand_back_ms(tries, self.chance)))) is INTERRUPTED:
                     yield from self.clean_up()
                     return None
+                if not is_unsure or request.idempotency_key is None:
+                    # Nobody has to know it again: wait for no longer than there is left.
+                    request = None
                 continue
             assert isinstance(event, Answer)
-            tries, self.touched_ms, self.failing_since_ms = 0, self.now_ms, None
+            tries = 0
+            self._answered()
             if event.status == 200:
                 won = yield from self._fresh(Granted(event.status, event.body, body_of(event.body)), sent_ms)
                 if isinstance(won, Won):
@@ -305,6 +311,9 @@ class _Acquiring:
         patience_ms = UNREACHED_MS_MAX if self.touched_ms is None else LOST_TOUCH_MS_MAX
         return self.now_ms - self.failing_since_ms > patience_ms or self._left_ms() == 0
 
+    def _answered(self) -> None:
+        self.touched_ms, self.failing_since_ms = self.now_ms, None
+
     def _step(self, step: Step) -> Generator[Step, Event, Answer | Failure | Interruption | None]:
         event, self.now_ms = yield step
         return event
@@ -325,6 +334,7 @@ class _Acquiring:
             if isinstance(event, Answer) and event.status == 200:
                 return Won(Granted(event.status, event.body, body_of(event.body)), renewing_ms)
             if isinstance(event, Answer) and failure_in(event) is None:
+                self._answered()
                 refusal = refusal_of(event.status, event.body)
                 if isinstance(refusal, StaleLease):
                     return None
@@ -354,8 +364,10 @@ class _Acquiring:
                     # Refused before the withdrawal reached the authority, or after it: then there is a wait.
                     yield from self._aside(Request(WITHDRAW, self.wish.members()), until_ms)
                 return
-            if not isinstance(event, Answer):
+            if not isinstance(event, Answer) or failure_in(event) is not None:
                 yield from self._step(HangUp())
+                # It may have come after the withdrawal, and wait.
+                yield from self._aside(Request(WITHDRAW, self.wish.members()), until_ms)
         else:
             yield from self._aside(Request(WITHDRAW, self.wish.members()), until_ms)
             if not may_hold and self.touched_ms is not None and self.failing_since_ms is None:
